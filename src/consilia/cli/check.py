@@ -1,0 +1,44 @@
+"""`consilia check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilia.cli.options import AsJson, Data
+from consilia.cli.show import number, out_json, size, table
+
+
+def check(
+    path: Annotated[
+        Path, typer.Argument(help="A federation.toml, a site.toml, or a site's folder.")
+    ],
+    federation: Annotated[
+        Path | None,
+        typer.Option("--federation", help="The federation a site.toml or a folder belongs to."),
+    ] = None,
+    site: Annotated[str | None, typer.Option("--site", help="Check only this site.")] = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say in plain words what is wrong with a site's folder or a declaration."""
+    from consilia.readers.check import check_path
+
+    checked = check_path(path, federation=federation, only=site, data=data)
+    if as_json:
+        out_json([c.to_dict() for c in checked])
+    else:
+        for one in checked:
+            rows = [[k, str(c.images), number(c.pixels * 100, 2)] for k, c in one.labels.items()]
+            splits = ", ".join(f"{name} {count}" for name, count in one.splits.items())
+            title = f"{one.site}: {one.images} images of {one.patients} patients ({splits}), {size(one.memory)}"
+            table(title, ["label", "images", "% of pixels"], rows)
+            for problem in one.problems:
+                typer.echo(f"  {problem.severity}: {problem.sentence}")
+    errors = sum(p.severity == "error" for c in checked for p in c.problems)
+    if errors:
+        raise typer.Exit(3)
+    if not as_json:
+        typer.echo(f"{len(checked)} site{'s' if len(checked) != 1 else ''} checked, no errors")

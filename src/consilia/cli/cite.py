@@ -1,0 +1,37 @@
+"""`consilia cite`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilia.cli.options import AsJson
+from consilia.cli.show import out_json
+
+OURS = """@software{consilia,
+  title={Consilia: federated learning for medical imaging when hospitals' annotations differ},
+  author={{The Consilia authors}},
+  year={2026},
+  version={%s}
+}"""
+
+
+def cite(
+    what: Annotated[str, typer.Argument(help="A run folder, or a method's name.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print BibTeX for what a run used, or for one method."""
+    import consilia
+    from consilia.methods import METHODS, make_method
+    from consilia.runs.store import RunFolder
+
+    name = RunFolder.open(Path(what)).spec().method.name if Path(what).is_dir() else what
+    make_method(name)
+    entries = [METHODS[name].method.card.bibtex, OURS % consilia.__version__]
+    found = [entry for entry in entries if entry]
+    if as_json:
+        out_json(found)
+    else:
+        typer.echo("\n\n".join(found))

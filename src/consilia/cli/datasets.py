@@ -1,0 +1,51 @@
+"""`consilia datasets`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilia.cli.options import AsJson
+from consilia.cli.show import out_json, table
+
+
+def datasets(
+    preview: Annotated[
+        str | None,
+        typer.Option("--preview", metavar="NAME", help="Draw a contact sheet of this dataset."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write the contact sheet; default NAME.png."),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", help="The seed that drawn datasets are drawn from.")
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """List the datasets, or draw a contact sheet of one."""
+    from consilia.datasets.phantoms import PHANTOMS, load_phantom, phantom_federation
+
+    if preview is None:
+        if as_json:
+            out_json([asdict(card) for card in PHANTOMS.values()])
+            return
+        rows = [
+            [c.name, c.task, str(len(c.sites)), ", ".join(c.labels), c.title]
+            for c in PHANTOMS.values()
+        ]
+        table("datasets", ["name", "task", "sites", "labels", "what it is"], rows)
+        return
+    from consilia.datasets.preview import contact_sheet
+
+    federation = phantom_federation(preview)
+    cases = {site: load_phantom(preview, site, seed=seed)[0] for site in federation.sites}
+    path = out or Path(f"{preview}.png")
+    contact_sheet(cases, federation.labels, path)
+    if as_json:
+        out_json({"preview": str(path)})
+    else:
+        typer.echo(f"preview  {path}")

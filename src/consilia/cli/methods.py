@@ -1,0 +1,52 @@
+"""`consilia methods`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from consilia.cli.options import AsJson
+from consilia.cli.show import out_json, table
+
+
+def methods(
+    federation: Annotated[
+        Path | None,
+        typer.Option(
+            "--for", help="A federation.toml: which methods fit it, and why the rest do not."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods, or those that fit a federation."""
+    from consilia.declare.read import read_federation
+    from consilia.methods import METHODS, make_method
+
+    declared = None if federation is None else read_federation(federation)
+    found: list[dict[str, Any]] = []
+    for name, entry in METHODS.items():
+        card = entry.method.card
+        line = {
+            "id": name,
+            "summary": card.summary,
+            "paper": f"{card.authors.split(',')[0]} et al., {card.venue} {card.year}"
+            if card.year
+            else "",
+            "preset": dict(entry.preset),
+        }
+        if declared is not None:
+            unmet = make_method(name).unmet(declared)
+            line |= {"fits": unmet is None, "why_not": unmet}
+        found.append(line)
+    if as_json:
+        out_json(found)
+        return
+    if declared is None:
+        rows = [[m["id"], m["summary"], m["paper"]] for m in found]
+        table(f"{len(found)} methods", ["id", "what it does", "from"], rows)
+        return
+    rows = [[m["id"], "fits" if m["fits"] else "no", m["why_not"] or m["summary"]] for m in found]
+    table(f"methods for federation '{declared.name}'", ["id", "", "why"], rows)
+    typer.echo(f"{sum(bool(m['fits']) for m in found)} of {len(found)} fit")

@@ -1,0 +1,34 @@
+"""`consilia predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilia.cli.options import AsJson, Run
+from consilia.cli.show import out_json
+
+
+def predict(
+    run: Run,
+    folder: Annotated[Path, typer.Argument(help="A folder of new images.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; default RUN/predicted/FOLDER.")
+    ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option("--site", help="Use this site's own model, where the method gives it one."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write masks (segmentation) or a CSV of probabilities (classification) for new images."""
+    from consilia.engines.predict import predict_folder
+
+    target = out or run / "predicted" / folder.resolve().name
+    written = predict_folder(run, folder, target, site)
+    if as_json:
+        out_json({"out": str(target), "images": written})
+    else:
+        typer.echo(f"{written} images -> {target}")

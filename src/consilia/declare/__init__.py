@@ -1,0 +1,22 @@
+"""What sites say about their labels: plain Python, no torch."""
+
+from consilia.declare.federation import (
+    COMMON,
+    POOLED,
+    Federation,
+    ImageShape,
+    SiteDeclaration,
+    Task,
+)
+from consilia.declare.supervision import Sparsity, Supervision
+
+__all__ = [
+    "COMMON",
+    "POOLED",
+    "Federation",
+    "ImageShape",
+    "SiteDeclaration",
+    "Sparsity",
+    "Supervision",
+    "Task",
+]

@@ -1,0 +1,183 @@
+"""The in-process engine: sites run one after another in one process and share one network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from consilia.datasets.contract import Cases, SiteData
+from consilia.declare import COMMON, POOLED, Federation
+from consilia.engines.memory import MemoryStore
+from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
+from consilia.engines.site import SiteWorker
+from consilia.errors import RunError, UsageError
+from consilia.labels import LabelView
+from consilia.methods import make_method, refuse_unfit
+from consilia.methods.contract import AnyMethod, Start
+from consilia.payload import Record
+from consilia.readers.site import load_common, load_site, pool
+from consilia.runs.spec import RunSpec
+from consilia.runs.store import RunFolder
+from consilia.training.learner import PlainLearner
+from consilia.training.site import Workbench
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """Hands each record to its site's worker, in the order the records come."""
+
+    workers: Mapping[str, SiteWorker]
+
+    def exchange(
+        self, records: Iterable[Record], deadline: float | None = None
+    ) -> Iterator[Record]:
+        """Yield each site's reply."""
+        for record in records:
+            yield self.workers[record.site].handle(record)
+
+
+def run_in_process(
+    spec: RunSpec,
+    path: Path,
+    *,
+    data: Path,
+    listeners: tuple[Listener, ...] = (),
+    sites: Mapping[str, SiteData] | None = None,
+) -> dict[str, Any]:
+    """Run a study in this process, or go on with it, and return what `metrics.json` holds.
+
+    Args:
+        spec: What to run.
+        path: The run folder; created, or resumed where it holds this very run.
+        data: Where relative data paths begin.
+        listeners: Called with the line of each round.
+        sites: The sites' data, where it is already in memory.
+    """
+    method = make_method(spec.method.name, spec.method.settings)
+    federation = spec.federation.with_full_labels() if method.labels == "full" else spec.federation
+    refuse_unfit(spec.method.name, method, federation)
+    set_threads(spec)
+    if sites is None:
+        sites = load_sites(spec, federation, data)
+    bench = make_bench(spec, method, federation)
+    folder = RunFolder.create(path, spec)
+    with folder.locked():
+        if folder.finished:
+            return folder.read_json("metrics.json")  # type: ignore[no-any-return]  # JSON
+        cap = spec.engine.memory_mib * MEBIBYTE // 2
+        memories = MemoryStore(path / ".memories", cap)
+        workers = make_workers(spec, method, federation, sites, bench, memories, path, data)
+        rounds = Rounds(
+            method=method,
+            spec=spec,
+            federation=federation,
+            start=make_start(spec, federation, bench),
+            layout=bench.layout,
+            transport=InProcess(workers),
+            memories=memories,
+            folder=folder,
+            listeners=listeners,
+        )
+        try:
+            return rounds.run()
+        except OSError as error:
+            msg = f"run folder '{path}' cannot be written: {error.strerror or error}"
+            raise RunError(msg) from error
+        finally:
+            rounds.spool.remove()
+            memories.remove()
+
+
+def load_sites(spec: RunSpec, federation: Federation, data: Path) -> dict[str, SiteData]:
+    """Return the data of every site of a run."""
+    return {
+        name: load_site(
+            federation,
+            name,
+            data,
+            seed=spec.simulate.seed,
+            completeness=spec.simulate.completeness.get(name),
+            validation=spec.evaluate.validation,
+        )
+        for name in federation.sites
+    }
+
+
+def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Workbench:
+    """Return the network and device that all sites share."""
+    learner = method.learner(PlainLearner.of(spec.learner, federation))
+    return Workbench(learner, federation, choose_device(spec), spec.seed)
+
+
+def make_start(spec: RunSpec, federation: Federation, bench: Workbench) -> Start:
+    """Return what the method starts from."""
+    init = None if spec.learner.init is None else Path(spec.learner.init)
+    return Start(
+        weights=bench.start(init=init),
+        second=bench.start("second", init),
+        groups=bench.groups,
+        head_rows=bench.learner.head_rows(),
+        federation=federation,
+        rounds=spec.rounds,
+    )
+
+
+def make_workers(
+    spec: RunSpec,
+    method: AnyMethod,
+    federation: Federation,
+    sites: Mapping[str, SiteData],
+    bench: Workbench,
+    memories: MemoryStore,
+    path: Path,
+    data: Path,
+) -> dict[str, SiteWorker]:
+    """Return a worker for every site, and for the pooled and the common one where there are such."""
+    held = dict(sites)
+    if method.data == "pooled":
+        held[POOLED] = pool(sites)
+    common = load_common(federation, data, seed=spec.simulate.seed)
+    if common is not None:
+        held[COMMON] = only_test(common, len(federation.labels))
+    return {
+        name: SiteWorker(
+            name,
+            method=method,
+            federation=federation,
+            spec=spec,
+            data=held[name],
+            bench=bench,
+            memories=memories,
+            folder=path / "predictions",
+        )
+        for name in held
+    }
+
+
+def only_test(cases: Cases, labels: int) -> SiteData:
+    """Return a site that trains on nothing and is judged on these cases."""
+    nothing = cases.take(np.arange(0))
+    assert nothing.truth is not None
+    return SiteData(
+        nothing, LabelView(nothing.truth, np.zeros((0, labels), dtype=bool)), None, cases
+    )
+
+
+def choose_device(spec: RunSpec) -> torch.device:
+    """Return the device the run file asks for, or refuse it where it is not there."""
+    wanted = spec.engine.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        msg = "engine.device is 'cuda', but PyTorch sees no GPU here; use 'cpu' or 'auto'"
+        raise UsageError(msg)
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def set_threads(spec: RunSpec) -> None:
+    """Use every core of the machine unless the run file says otherwise."""
+    torch.set_num_threads(spec.engine.threads or len(os.sched_getaffinity(0)))

@@ -1,0 +1,146 @@
+"""Judging a model at a site: predict its cases, score them, keep pictures of a few."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from consilia.datasets.contract import Cases
+from consilia.declare import Federation
+from consilia.evaluate.metrics import classification_scores, segmentation_scores
+from consilia.payload import Weights
+from consilia.training.site import Workbench
+
+METRICS = ("dice", "iou", "hd95", "sensitivity", "precision")
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Scores of one model on some cases: means, and one row per case."""
+
+    means: dict[str, float]
+    case: tuple[str, ...]
+    group: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+
+    @classmethod
+    def mean_of(cls, judgements: list[Judgement]) -> Judgement:
+        """Return the mean of several models' scores."""
+        first = judgements[0]
+        means = {key: float(np.mean([j.means[key] for j in judgements])) for key in first.means}
+        values = np.mean([j.values for j in judgements], axis=0)
+        return cls(means, first.case, first.group, first.columns, values)
+
+
+def predict(bench: Workbench, weights: Weights, image: np.ndarray) -> Float[Tensor, "n k ..."]:
+    """Return the probability of each label, `(n, k, h, w)` or `(n, k)`, on the CPU."""
+    network = bench.network()
+    state = network.state_dict()
+    with torch.inference_mode():
+        for name, value in weights.items():
+            state[name].copy_(value)
+        network.eval()
+        parts = [
+            bench.learner.probabilities(
+                network,
+                torch.from_numpy(np.array(image[at : at + BATCH]))
+                .to(bench.device)
+                .float()
+                .div_(255),
+            ).cpu()
+            for at in range(0, len(image), BATCH)
+        ]
+    return torch.cat(parts)
+
+
+def judge(
+    bench: Workbench, federation: Federation, weights: Weights, cases: Cases
+) -> tuple[Judgement, np.ndarray]:
+    """Return the scores of a model on some cases, and its predictions."""
+    assert cases.truth is not None, "cases to be judged on have a truth"
+    probability = predict(bench, weights, cases.image)
+    if federation.task == "classification":
+        return _judge_classes(federation, probability.numpy(), cases), probability.numpy()
+    predicted = bench.learner.decide(probability).numpy()
+    return _judge_masks(federation, predicted, cases), predicted
+
+
+def _judge_masks(federation: Federation, predicted: np.ndarray, cases: Cases) -> Judgement:
+    assert cases.truth is not None
+    at = {label: index for index, label in enumerate(federation.labels, start=1)}
+    regions = {
+        name: tuple(at[label] for label in members) for name, members in federation.regions.items()
+    } or {label: (index,) for label, index in at.items()}
+    scores = segmentation_scores(predicted, cases.truth, regions, METRICS, volume=cases.volume)
+    case, group = cases.case, cases.group
+    if cases.volume is not None:
+        first = {volume: i for i, volume in reversed(list(enumerate(cases.volume)))}
+        case = tuple(dict.fromkeys(cases.volume))
+        group = tuple(cases.group[first[volume]] for volume in case)
+    means = {key: _mean(values) for key, values in scores.items()}
+    return Judgement(means, case, group, tuple(scores), np.stack(list(scores.values()), 1))
+
+
+def _judge_classes(federation: Federation, probability: np.ndarray, cases: Cases) -> Judgement:
+    assert cases.truth is not None
+    means = classification_scores(probability, cases.truth, federation.labels, federation.exclusive)
+    columns = (
+        *(f"probability/{label}" for label in federation.labels),
+        *(f"truth/{label}" for label in federation.labels),
+    )
+    values = np.concatenate([probability, cases.truth], 1).astype(np.float64)
+    return Judgement(means, cases.case, cases.group, columns, values)
+
+
+def _mean(values: np.ndarray) -> float:
+    defined = values[np.isfinite(values)]
+    return float(defined.mean()) if len(defined) else math.nan
+
+
+def save_pictures(
+    path: Path, cases: Cases, predicted: np.ndarray, judgement: Judgement, count: int
+) -> None:
+    """Keep the best, the median and the worst cases of a site, at the site, as one .npz."""
+    if not count or not len(cases):
+        return
+    score = _quality(cases, predicted)
+    order = np.argsort(-score, kind="stable")
+    ranks = {
+        "best": order[:count],
+        "median": order[_middle(len(order), count)],
+        "worst": order[-count:],
+    }
+    index = np.concatenate(list(ranks.values()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        image=cases.image[index],
+        truth=np.asarray(cases.truth)[index],
+        predicted=predicted[index],
+        score=score[index],
+        case=np.array([cases.case[i] for i in index]),
+        rank=np.array([rank for rank, chosen in ranks.items() for _ in chosen]),
+    )
+
+
+def _quality(cases: Cases, predicted: np.ndarray) -> np.ndarray:
+    truth = np.asarray(cases.truth)
+    if truth.ndim == 2:  # classification: the mean probability given to what is true
+        return np.asarray(np.where(truth > 0, predicted, 1 - predicted).mean(1))
+    hit = ((predicted == truth) & (truth > 0)).sum((1, 2))
+    return np.asarray(
+        2 * hit / np.maximum((predicted > 0).sum((1, 2)) + (truth > 0).sum((1, 2)), 1)
+    )
+
+
+def _middle(total: int, count: int) -> slice:
+    start = max(0, (total - count) // 2)
+    return slice(start, start + count)

@@ -1,0 +1,349 @@
+"""The one round loop: broadcast, exchange, check, aggregate, evaluate, keep. Engines only carry."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from consilia.declare import COMMON, POOLED, Federation
+from consilia.engines.ledger import Ledger
+from consilia.engines.memory import MemoryStore, Spool
+from consilia.engines.messages import Examination, Failed, Hello, Scores
+from consilia.engines.transport import Transport
+from consilia.errors import MessageError, RunError
+from consilia.evaluate.metrics import METRICS as METRIC_TABLE
+from consilia.evaluate.selection import Evaluation, select
+from consilia.methods.contract import AnyMethod, Start, wire_of
+from consilia.payload import Layout, Record, is_finite, load, pack, save, unpack
+from consilia.runs.spec import RunSpec
+from consilia.runs.store import RunFolder
+from consilia.training.seeds import generator
+
+Listener = Callable[[dict[str, Any]], None]
+MEBIBYTE = 1 << 20
+
+
+@dataclass
+class Progress:
+    """How far a run has come; written with every checkpoint."""
+
+    round: int = 0
+    admitted: tuple[str, ...] = ()
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Rounds:
+    """Runs a method over a transport, from the last checkpoint to the last round."""
+
+    def __init__(
+        self,
+        *,
+        method: AnyMethod,
+        spec: RunSpec,
+        federation: Federation,
+        start: Start,
+        layout: Layout,
+        transport: Transport,
+        memories: MemoryStore,
+        folder: RunFolder,
+        listeners: tuple[Listener, ...] = (),
+    ) -> None:
+        self.method = method
+        self.spec = spec
+        self.federation = federation
+        self.begin = start
+        self.layout = layout
+        self.transport = transport
+        self.memories = memories
+        self.folder = folder
+        self.listeners = listeners
+        self.wire = wire_of(type(method))
+        self.ledger = Ledger(folder, spec.engine.ledger == "hashes")
+        self.spool = Spool(folder.path / ".spool", spec.engine.memory_mib * MEBIBYTE // 2)
+        self.progress = Progress()
+        self.server: Any = None
+        self.events: list[dict[str, str]] = []
+
+    def run(self) -> dict[str, Any]:
+        """Run to the end and return what `metrics.json` holds."""
+        self._come_back()
+        while self.progress.round < self.spec.rounds:
+            began = time.perf_counter()
+            line = self._round(self.progress.round + 1)
+            self.progress.seconds += time.perf_counter() - began
+            line["seconds"] = round(time.perf_counter() - began, 4)
+            self._close_round(line)
+        return self._finish()
+
+    # --- one round ---
+
+    def _round(self, number: int) -> dict[str, Any]:
+        self.events = []
+        present = self._present(number)
+        self._meet(number, present)
+        known = tuple(site for site in present if site in self.progress.admitted)
+        invited = tuple(sorted(self.method.invite(self.server, known)))
+        ups: dict[str, Any] = {}
+        told: dict[str, dict[str, float]] = {}
+        for reply in self._exchange("train", number, invited):
+            if not is_finite(reply):
+                self._event(reply.site, "dropped: its update holds a number that is not finite")
+                continue
+            try:
+                message = unpack(self.wire.up, reply, self.layout)
+            except MessageError as error:
+                self._event(reply.site, f"refused: {error}")
+                continue
+            told[reply.site] = _scalars(reply)
+            ups[reply.site] = self.spool.keep(reply.site, message)
+        for site in set(invited) - set(ups) - {event["site"] for event in self.events}:
+            self._event(site, "absent: it did not answer")
+        self._need_enough(number, ups)
+        self.server = self.method.aggregate(self.server, dict(sorted(ups.items())))
+        shares = dict(self.method.shares(self.server))
+        ups.clear()
+        self.spool.clear()
+        self.progress.round = number
+        line: dict[str, Any] = {
+            "round": number,
+            "took_part": sorted(told),
+            "sites": {site: told[site] for site in sorted(told)},
+            "shares": shares,
+            "events": self.events,
+        }
+        if self._evaluates(number):
+            line |= self._evaluate(number, known)
+        return line
+
+    def _need_enough(self, number: int, ups: dict[str, Any]) -> None:
+        needed = self.spec.participation.min_sites if self.method.data == "own" else 1
+        if len(ups) >= needed:
+            return
+        why = "; ".join(f"{event['site']} {event['event']}" for event in self.events)
+        msg = (
+            f"round {number}: {len(ups)} of the invited sites gave a usable update and min_sites is "
+            f"{needed}{' (' + why + ')' if why else ''}; `consilia resume` goes on from the last checkpoint"
+        )
+        raise RunError(msg)
+
+    def _present(self, number: int) -> tuple[str, ...]:
+        if self.method.data == "pooled":
+            return (POOLED,)
+        rules = self.spec.participation
+        here = [
+            site
+            for site in self.federation.sites
+            if number >= rules.joins.get(site, 1) and number not in rules.absent.get(site, ())
+        ]
+        if rules.fraction < 1 and here:
+            count = max(1, math.ceil(rules.fraction * len(here) - 1e-9))
+            order = torch.randperm(
+                len(here), generator=generator(self.spec.seed, "participation", number)
+            )
+            here = [here[i] for i in order[:count].tolist()]
+        return tuple(sorted(here))
+
+    def _meet(self, number: int, present: tuple[str, ...]) -> None:
+        """Let sites that have not yet done so introduce themselves."""
+        new = tuple(site for site in present if site not in self.progress.admitted)
+        intros = {}
+        for reply in self._exchange("introduce", number, new):
+            try:
+                intros[reply.site] = unpack(self.wire.intro, reply, self.layout)
+            except MessageError as error:
+                self._event(reply.site, f"refused: {error}")
+        if self.server is None:
+            if not intros:
+                msg = f"no site introduced itself: {'; '.join(e['event'] for e in self.events)}"
+                raise RunError(msg)
+            self.server = self.method.start(self.begin, dict(sorted(intros.items())))
+        else:
+            for site in sorted(intros):
+                self.server = self.method.admit(self.server, site, intros[site])
+                self._event(site, "joined")
+        self.progress.admitted = tuple(sorted({*self.progress.admitted, *intros}))
+
+    def _exchange(self, verb: str, number: int, sites: tuple[str, ...]) -> Iterator[Record]:
+        """Send each site its record and yield the replies that are no failures."""
+        for reply in self.transport.exchange(self._records(verb, number, sites)):
+            self.ledger.note(reply, "up")
+            if reply.message == Failed.__name__:
+                self._event(reply.site, f"failed: {unpack(Failed, reply).reason}")
+            elif reply.site not in sites or reply.round != number or reply.verb != verb:
+                self._event(reply.site, "refused: it answers a message that was not sent to it")
+            else:
+                yield reply
+
+    def _records(self, verb: str, number: int, sites: tuple[str, ...]) -> Iterator[Record]:
+        for site in sites:
+            message = Hello() if verb == "introduce" else self.method.broadcast(self.server, site)
+            record = pack(message, verb, site, number)
+            self.ledger.note(record, "down")
+            yield record
+
+    def _event(self, site: str, event: str) -> None:
+        self.events.append({"site": site, "event": event})
+
+    # --- evaluation ---
+
+    def _evaluates(self, number: int) -> bool:
+        last = self.spec.rounds - number
+        if self.spec.evaluate.selection == "last_ten" and last < 10:
+            return True
+        return last == 0 or number % self.spec.evaluate.every == 0
+
+    def _evaluate(self, number: int, known: tuple[str, ...]) -> dict[str, Any]:
+        sites = self.federation.sites if self.method.data == "pooled" else known
+        if self.federation.test is not None:
+            sites = (*sites, COMMON)
+        examines = self.spec.evaluate.per_case and self._selectable(number)
+        test, validation = {}, {}
+        cases = {}
+        for reply in self._exchange("examine" if examines else "evaluate", number, sites):
+            if examines:
+                examination = unpack(Examination, reply)
+                scores, cases[reply.site] = examination.scores, _table(examination)
+            else:
+                scores = unpack(Scores, reply)
+            test[reply.site] = dict(scores.test)
+            if scores.validation is not None:
+                validation[reply.site] = dict(scores.validation)
+        found = {
+            "test": _ordered(test),
+            **({"validation": _ordered(validation)} if validation else {}),
+        }
+        self.progress.evaluations.append({"round": number, **found})
+        if examines:
+            self.folder.write_json(f"cases/round-{number:06d}.json", _ordered(cases))
+        return _plain(found)  # type: ignore[no-any-return]  # JSON
+
+    def _selectable(self, number: int) -> bool:
+        """Whether this round may be the one that is reported."""
+        last = self.spec.rounds - number
+        match self.spec.evaluate.selection:
+            case "best_validation":
+                return True
+            case "last_ten":
+                return last < 10
+            case _:
+                return last == 0
+
+    # --- keeping and coming back ---
+
+    def _close_round(self, line: dict[str, Any]) -> None:
+        self.progress.bytes_up += self.ledger.up
+        self.progress.bytes_down += self.ledger.down
+        line |= {"bytes_up": self.ledger.up, "bytes_down": self.ledger.down}
+        self.ledger.up = self.ledger.down = 0
+        self.ledger.flush()
+        self.folder.append("rounds.jsonl", line)
+        due = self.progress.round % self.spec.engine.checkpoint_every == 0
+        if due or self.progress.round == self.spec.rounds:
+            self._checkpoint()
+        for listener in self.listeners:
+            listener(line)
+
+    def _checkpoint(self) -> None:
+        with self.folder.new_checkpoint(self.progress.round) as part:
+            save(part / "server.safetensors", self.server)
+            self.memories.snapshot(part / "memories")
+            RunFolder(part).write_json("progress.json", vars(self.progress))
+
+    def _come_back(self) -> None:
+        found = self.folder.latest_checkpoint()
+        round_, path = found if found is not None else (0, None)
+        for name in ("rounds.jsonl", "ledger.jsonl"):
+            self.folder.rewind(name, round_)
+        if path is None:
+            return
+        kept = RunFolder(path).read_json("progress.json")
+        self.progress = Progress(**{**kept, "admitted": tuple(kept["admitted"])})
+        self.server = load(path / "server.safetensors", self.wire.server)
+        self.memories.restore(path / "memories")
+
+    def _finish(self) -> dict[str, Any]:
+        rule = self.spec.evaluate.selection
+        metric = "dice" if self.federation.task == "segmentation" else "auroc"
+        history = [
+            Evaluation(e["round"], e["test"], e.get("validation"))
+            for e in self.progress.evaluations
+        ]
+        chosen = select(history, rule, metric, METRIC_TABLE[metric].better)
+        metrics = _plain(
+            {
+                "study": self.spec.study,
+                "method": self.spec.method.name,
+                "seed": self.spec.seed,
+                "rounds": self.spec.rounds,
+                "selection": rule,
+                "sites": _ordered(chosen.sites),
+                "mean": chosen.mean,
+                "seconds": round(self.progress.seconds, 3),
+                "bytes_up": self.progress.bytes_up,
+                "bytes_down": self.progress.bytes_down,
+            }
+        )
+        self._keep_cases(chosen.rounds)
+        self.folder.write_json("metrics.json", metrics)
+        return metrics  # type: ignore[no-any-return]  # JSON
+
+    def _keep_cases(self, rounds: tuple[int, ...]) -> None:
+        """Average the per-case tables of the selected rounds into `cases.json`."""
+        tables = [
+            self.folder.read_json(f"cases/round-{number:06d}.json")
+            for number in rounds
+            if (self.folder.path / f"cases/round-{number:06d}.json").is_file()
+        ]
+        if not tables:
+            return
+        merged = tables[-1]
+        for site, table in merged.items():
+            for column in table["values"]:
+                rows = [
+                    [math.nan if v is None else v for v in t[site]["values"][column]]
+                    for t in tables
+                ]
+                table["values"][column] = [
+                    sum(column) / len(column) for column in zip(*rows, strict=True)
+                ]
+        self.folder.write_json("cases.json", _plain(merged))
+
+
+def _table(examination: Examination) -> dict[str, Any]:
+    columns = zip(examination.columns, examination.values.T.tolist(), strict=True)
+    return {
+        "case": list(examination.case),
+        "group": list(examination.group),
+        "values": {name: _plain(values) for name, values in columns},
+    }
+
+
+def _scalars(record: Record) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in record.body.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def _ordered(sites: dict[str, Any]) -> dict[str, Any]:
+    return {site: sites[site] for site in sorted(sites)}
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON that every reader accepts: a number that is not finite becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

@@ -1,0 +1,147 @@
+"""The site half of a run: the same object in every engine."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from consilia.datasets.contract import SiteData
+from consilia.declare import Federation
+from consilia.engines.judge import Judgement, judge, save_pictures
+from consilia.engines.memory import MemoryStore
+from consilia.engines.messages import Examination, Failed, Hello, Optimizers, Overlay, Scores
+from consilia.errors import MessageError
+from consilia.methods.contract import AnyMethod, Panel, wire_of
+from consilia.payload import Record, Weights, pack, unpack
+from consilia.runs.spec import RunSpec
+from consilia.training.batch import ResidentCases
+from consilia.training.site import LABELS, Site, Workbench
+
+LOG = logging.getLogger("consilia")
+
+
+class SiteWorker:
+    """Answers records: introduces its site, trains, evaluates. What it remembers is in `memories`."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        method: AnyMethod,
+        federation: Federation,
+        spec: RunSpec,
+        data: SiteData,
+        bench: Workbench,
+        memories: MemoryStore,
+        folder: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.method = method
+        self.federation = federation
+        self.spec = spec
+        self.data = data
+        self.bench = bench
+        self.memories = memories
+        self.folder = folder
+        self.wire = wire_of(type(method))
+        self._train = ResidentCases.of(data.train, data.view, bench.device, federation.exclusive)
+
+    def handle(self, record: Record) -> Record:
+        """Return the reply to a record; whatever goes wrong here is a reply too."""
+        verbs = {
+            "introduce": self._introduce,
+            "train": self._train_round,
+            "evaluate": self._evaluate,
+            "examine": self._examine,
+        }
+        try:
+            if record.verb not in verbs:
+                msg = f"a record asks to '{record.verb}'; expected one of {', '.join(verbs)}"
+                raise MessageError(msg)
+            reply: object = verbs[record.verb](record)
+        except Exception as error:  # a failing site must never take the run down
+            LOG.debug("site '%s' failed in round %d", self.name, record.round, exc_info=True)
+            text = (
+                str(error)
+                if isinstance(error, MessageError)
+                else f"{type(error).__name__}: {error}"
+            )
+            reply = Failed(text)
+        return pack(reply, record.verb, self.name, record.round)
+
+    def _introduce(self, record: Record) -> object:
+        unpack(Hello, record)
+        return self.method.introduce(self._site(record.round))
+
+    def _train_round(self, record: Record) -> object:
+        down = unpack(self.wire.down, record, self.bench.layout)
+        site = self._site(record.round)
+        up, memory = self.method.local_update(down, self._memory(), site)
+        self._remember(site, memory)
+        return up
+
+    def _evaluate(self, record: Record) -> Scores:
+        return self._judge(record, pictures=False)[0]
+
+    def _examine(self, record: Record) -> Examination:
+        scores, judged = self._judge(record, pictures=True)
+        values = torch.from_numpy(judged.values)
+        return Examination(scores, judged.case, judged.group, judged.columns, values)
+
+    def model(self, down: object, round_: int) -> Weights | Panel:
+        """Return the weights this site evaluates and predicts with."""
+        return self.method.model_for(down, self._memory(), self._site(round_))
+
+    def _judge(self, record: Record, *, pictures: bool) -> tuple[Scores, Judgement]:
+        model = self.model(unpack(self.wire.down, record, self.bench.layout), record.round)
+        models = model.models if isinstance(model, Panel) else (model,)
+        tests = [judge(self.bench, self.federation, m, self.data.test) for m in models]
+        test = Judgement.mean_of([judgement for judgement, _ in tests])
+        if pictures and self.folder is not None:
+            path = self.folder / f"{self.name}.npz"
+            save_pictures(path, self.data.test, tests[0][1], test, self.spec.evaluate.pictures)
+        validation = None
+        if self.data.validation is not None:
+            held = [judge(self.bench, self.federation, m, self.data.validation)[0] for m in models]
+            validation = Judgement.mean_of(held).means
+        return Scores(test.means, validation), test
+
+    # --- what the site remembers ---
+
+    def _site(self, round_: int) -> Site:
+        optimizers = self.memories.get(f"{self.name}/optimizers", Optimizers)
+        overlays = self._overlays()
+        return Site(
+            name=self.name,
+            federation=self.federation,
+            bench=self.bench,
+            train=self._train.corrected(overlays[LABELS]) if LABELS in overlays else self._train,
+            training=self.spec.training,
+            seed=self.spec.seed,
+            round=round_,
+            rounds=self.spec.rounds,
+            weigh_positives=self.spec.learner.positive_weight == "site",
+            optimizers=dict(optimizers.states) if optimizers else {},
+            overlays=overlays,
+        )
+
+    def _overlays(self) -> dict[str, torch.Tensor]:
+        prefix = f"{self.name}/overlay-"
+        names = [key.removeprefix(prefix) for key in self.memories.keys() if key.startswith(prefix)]  # noqa: SIM118
+        found = {name: self.memories.get(prefix + name, Overlay) for name in names}
+        return {name: o.target.to(self.bench.device) for name, o in found.items() if o is not None}
+
+    def _memory(self) -> Any:
+        return self.memories.get(f"{self.name}/memory", self.wire.memory)
+
+    def _remember(self, site: Site, memory: object) -> None:
+        self.memories.put(f"{self.name}/memory", memory)
+        if site.optimizers:
+            self.memories.put(f"{self.name}/optimizers", Optimizers(site.optimizers))
+        before = self._overlays()
+        for name, target in site.overlays.items():
+            if name not in before or not torch.equal(before[name], target):
+                self.memories.put(f"{self.name}/overlay-{name}", Overlay(target.cpu()))

@@ -1,0 +1,108 @@
+"""The methods, as one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+
+from consilia.declare import Federation
+from consilia.errors import DeclarationError, UsageError, suggestion
+from consilia.methods.bounds.local import Local
+from consilia.methods.bounds.pooled import Central, Oracle
+from consilia.methods.contract import AnyMethod, Card, Method, Panel, Start, Wire, hyper, wire_of
+from consilia.methods.drift.fedadaptagg import FedAdaptAgg
+from consilia.methods.drift.fedavg import FedAvg
+from consilia.methods.drift.fedprox import FedProx
+from consilia.methods.drift.finetune import FineTune
+
+__all__ = [
+    "METHODS",
+    "AnyMethod",
+    "Card",
+    "Central",
+    "Entry",
+    "FedAdaptAgg",
+    "FedAvg",
+    "FedProx",
+    "FineTune",
+    "Local",
+    "Method",
+    "Oracle",
+    "Panel",
+    "Start",
+    "Wire",
+    "hyper",
+    "make_method",
+    "refuse_unfit",
+    "wire_of",
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the table: a class, and the values a named preset sets."""
+
+    method: type[AnyMethod]
+    preset: Mapping[str, Any] = field(default_factory=dict)
+
+
+METHODS: dict[str, Entry] = {
+    "local": Entry(Local),
+    "central": Entry(Central),
+    "oracle": Entry(Oracle),
+    "fedavg": Entry(FedAvg),
+    "fedavg-masked": Entry(FedAvg, {"unknown": "masked", "rows": "labelled"}),
+    "fedprox": Entry(FedProx),
+    "finetune": Entry(FineTune),
+    "fedadaptagg": Entry(FedAdaptAgg),
+}
+
+
+def make_method(name: str, values: Mapping[str, Any] | None = None) -> AnyMethod:
+    """Return a method by name with its hyper-parameters, or refuse with the nearest name."""
+    if name not in METHODS:
+        near = suggestion(name, METHODS)
+        msg = f"no method named '{name}'{near} (`consilia methods` lists all {len(METHODS)})"
+        raise UsageError(msg)
+    entry = METHODS[name]
+    known = {f.name for f in dataclasses.fields(entry.method)}  # type: ignore[arg-type]  # all are dataclasses
+    hints = typing.get_type_hints(entry.method)
+    chosen = {**entry.preset, **(values or {})}
+    for key, value in chosen.items():
+        if key not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            msg = (
+                f"method '{name}' has no setting '{key}'{suggestion(key, known)} (it has: {listed})"
+            )
+            raise UsageError(msg)
+        chosen[key] = _checked(name, key, value, hints[key])
+    return entry.method(**chosen)
+
+
+def _checked(name: str, key: str, value: Any, kind: Any) -> Any:
+    if get_origin(kind) is typing.Literal:
+        if value not in get_args(kind):
+            options = ", ".join(f"'{option}'" for option in get_args(kind))
+            msg = f"method.{key} of '{name}' is {value!r}; expected one of {options}"
+            raise UsageError(msg)
+        return value
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        msg = f"method.{key} of '{name}' is {value!r}; expected {kind.__name__}"
+        raise UsageError(msg)
+    return value
+
+
+def refuse_unfit(name: str, method: AnyMethod, federation: Federation) -> None:
+    """Refuse a federation that does not meet a method's needs, with the methods that fit it."""
+    reason = method.unmet(federation)
+    if reason is None:
+        return
+    fitting = [other for other in METHODS if make_method(other).unmet(federation) is None]
+    way_out = f"use {' or '.join(repr(o) for o in fitting[:3])}" if fitting else "add annotations"
+    msg = f"method '{name}' does not fit federation '{federation.name}': it {reason}; {way_out}"
+    raise DeclarationError(msg)

@@ -1,0 +1,161 @@
+"""The base of methods that average whole models and change only how sites train or how much they count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilia.declare import Federation
+from consilia.labels.usable import without_usable_labels
+from consilia.methods.contract import Method, Start, hyper
+from consilia.ops.reduce import Shares, reduce
+from consilia.payload import Group, Shape, Weights
+from consilia.training.batch import Batch
+from consilia.training.local import Loss, train_locally
+from consilia.training.site import Site
+
+
+@dataclass(frozen=True)
+class Intro:
+    """Leaves a site once: how many images carry a usable target, and how many know each label."""
+
+    images: int
+    labelled: Annotated[Tensor, Shape(("labels",), torch.int64)]
+
+
+@dataclass(frozen=True)
+class Server:
+    """Stays at the server: the global weights, who has introduced themselves, and the last shares."""
+
+    weights: Weights
+    groups: Mapping[str, tuple[str, ...]]
+    head_rows: tuple[int | None, ...]
+    intros: Mapping[str, Intro]
+    last: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Down:
+    """Travels to a site: the global weights."""
+
+    weights: Annotated[Weights, Group()]
+
+
+@dataclass(frozen=True)
+class Up:
+    """Leaves a site: its trained weights, how many images trained them, and its mean loss."""
+
+    weights: Annotated[Weights, Group()]
+    images: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Stays at a site: nothing."""
+
+
+@dataclass(frozen=True)
+class Averaging(Method[Intro, Server, Down, Up, Memory]):
+    """Broadcast the global weights, train, average. Subclasses may change the loss and what counts."""
+
+    unknown: Literal["negative", "masked"] = hyper(
+        "negative", "what a label that a site does not mark means in its loss", source="METHODS 2.8"
+    )
+    rows: Literal["all", "labelled"] = hyper(
+        "all",
+        "which sites teach a label's output row: all, or those that mark it",
+        source="METHODS 2.8, 5.8",
+    )
+
+    def unmet(self, federation: Federation) -> str | None:
+        """Refuse a federation in which no site has labels to train on."""
+        idle = without_usable_labels(federation)
+        if len(idle) == len(federation.site):
+            return "needs at least one site whose annotations mark pixels or images; none does"
+        return None
+
+    def introduce(self, site: Site) -> Intro:
+        """Count usable images and, per label, those whose annotator marks it."""
+        used = site.train.supervised()
+        known = site.train.known_labels
+        if known is None:
+            labelled = torch.full((site.train.labels,), len(used), dtype=torch.int64)
+        else:
+            labelled = known[used].sum(0).cpu()
+        return Intro(len(used), labelled)
+
+    def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
+        """Begin from the common weights."""
+        return Server(start.weights, start.groups, start.head_rows, dict(intros), {})
+
+    def admit(self, server: Server, site: str, intro: Intro) -> Server:
+        """Note a site that joins late."""
+        return replace(server, intros={**server.intros, site: intro})
+
+    def invite(self, server: Server, present: tuple[str, ...]) -> tuple[str, ...]:
+        """Train only where there is something to train on."""
+        return tuple(site for site in present if server.intros[site].images)
+
+    def broadcast(self, server: Server, site: str) -> Down:
+        """Send every site the same weights."""
+        return Down(server.weights)
+
+    def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
+        """Start from the global weights and train."""
+        site.load(down.weights)
+        trained = train_locally(site, self.loss(down.weights, site))
+        return Up(site.weights(), trained.images, trained.loss), Memory()
+
+    def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
+        """Average each parameter group by its shares."""
+        images = self.image_shares(ups)
+        shares: dict[str, Shares] = dict.fromkeys(server.groups, images)
+        if self.rows == "labelled":
+            shares["head"] = row_shares(server, tuple(ups), images)
+        updates = {site: up.weights for site, up in ups.items()}
+        weights = reduce(server.weights, updates, shares, server.groups)
+        total = sum(images.values())
+        return replace(server, weights=weights, last={k: v / total for k, v in images.items()})
+
+    def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
+        """Use the global weights."""
+        return down.weights
+
+    def shares(self, server: Server) -> Mapping[str, float]:
+        """Return each site's part in the last average."""
+        return server.last
+
+    def seen(self, batch: Batch) -> Batch:
+        """Return the batch as the switch `unknown` reads it."""
+        return batch.unknown_as_negative() if self.unknown == "negative" else batch
+
+    def loss(self, anchor: Weights, site: Site) -> Loss:
+        """Return what a site minimises, starting from the global weights `anchor`."""
+        return lambda batch: site.task_loss(self.seen(batch))
+
+    def image_shares(self, ups: Mapping[str, Up]) -> dict[str, float]:
+        """Return how much each site counts: by default its number of images."""
+        return {site: float(up.images) for site, up in ups.items()}
+
+
+def row_shares(server: Server, sites: tuple[str, ...], images: Mapping[str, float]) -> Shares:
+    r"""Return the part of each site in each output row: :math:`n_k^c`, its images that know label c.
+
+    FedPSL's task-dependent aggregation (Eq. 9). The background row, which every site teaches, goes by
+    images. A row that nobody teaches keeps its previous value.
+    """
+    return {
+        site: np.array(
+            [
+                images[site] if label is None else float(server.intros[site].labelled[label])
+                for label in server.head_rows
+            ]
+        )
+        for site in sites
+    }

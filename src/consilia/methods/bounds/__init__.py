@@ -1,0 +1,1 @@
+"""Bounds: what a site reaches alone, and what all would reach together."""

@@ -1,0 +1,37 @@
+"""Pooled training: all images in one place, the bound a federation tries to reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+from consilia.methods.averaging import Averaging
+from consilia.methods.contract import Card, hyper
+
+
+def _card(title: str, summary: str) -> Card:
+    return Card(title=title, authors="", venue="", year=0, bibtex="", summary=summary)
+
+
+@final
+@dataclass(frozen=True)
+class Central(Averaging):
+    """Train on all sites' images together, with the labels they declared (never across hospitals)."""
+
+    data: ClassVar[Literal["own", "pooled"]] = "pooled"
+    unknown: Literal["negative", "masked"] = hyper(
+        "masked",
+        "what a label that a site does not mark means in its loss",
+        source="METHODS 5.8, IML",
+    )
+    card: ClassVar = _card("Central training", "all images in one place, labels as declared")
+
+
+@final
+@dataclass(frozen=True)
+class Oracle(Averaging):
+    """Train on all sites' images together, as if every site had marked everything."""
+
+    data: ClassVar[Literal["own", "pooled"]] = "pooled"
+    labels: ClassVar[Literal["declared", "full"]] = "full"
+    card: ClassVar = _card("Oracle", "all images in one place, complete labels: the upper bound")

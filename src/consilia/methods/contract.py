@@ -1,0 +1,174 @@
+"""The contract of a method: read this first.
+
+A method is a frozen dataclass whose fields are its hyper-parameters. It keeps no state: what the
+server knows is handed to it and handed back, and so is what a site remembers. Its moments, in order
+of time:
+
+======================  ==========  =======================================================
+`introduce`             at a site   once, before its first round: what the server may know of it
+`start`                 server      the first server state
+`admit`                 server      a site that joins later
+`invite`                server      who takes part in the next round
+`broadcast`             server      what travels to a site
+`local_update`          at a site   training; what leaves the site, and what it remembers
+`aggregate`             server      the next server state
+`model_for`             at a site   the weights it evaluates and predicts with
+======================  ==========  =======================================================
+
+What leaves a site is a *type*: the return annotations of `introduce` and `local_update`. Messages may
+be unions of dataclasses, one member per phase. The engine reads these annotations (`wire_of`), checks
+every message against them at both ends, and writes each field to the ledger.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from consilia.declare import Federation
+from consilia.payload import Weights
+from consilia.training.learner import Learner
+from consilia.training.site import Site
+
+Intro = TypeVar("Intro")
+Server = TypeVar("Server")
+Down = TypeVar("Down")
+Up = TypeVar("Up")
+Memory = TypeVar("Memory")
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where a method comes from, and how to cite it."""
+
+    title: str
+    authors: str
+    venue: str
+    year: int
+    bibtex: str
+    summary: str
+
+
+def hyper(default: Any, meaning: str, *, source: str) -> Any:
+    """Return a dataclass field for a hyper-parameter: its value, its meaning and where it is from.
+
+    `source` is a place in the paper, a line in the authors' code, or "ours" with a reason.
+    """
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "source": source})
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Several models of equal standing, for a site that has none of its own: scores are averaged."""
+
+    models: tuple[Weights, ...]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run starts from, besides the introductions.
+
+    Attributes:
+        weights: The common first weights, by network name; further networks are built on demand.
+        groups: The names of the tensors in each parameter group.
+        head_rows: For each output row of group `head`, the label it predicts; `None` is background.
+        rounds: How many rounds the run has.
+    """
+
+    weights: Weights
+    second: Weights
+    groups: Mapping[str, tuple[str, ...]]
+    head_rows: tuple[int | None, ...]
+    federation: Federation
+    rounds: int
+
+
+class Method(ABC, Generic[Intro, Server, Down, Up, Memory]):
+    """The moments of a federated run. Concrete methods are final."""
+
+    #: "pooled": the central baselines, which see one site that holds all; never across hospitals.
+    data: ClassVar[Literal["own", "pooled"]] = "own"
+    #: "full": trained as if every site had marked everything (the oracle).
+    labels: ClassVar[Literal["declared", "full"]] = "declared"
+    card: ClassVar[Card]
+
+    def unmet(self, federation: Federation) -> str | None:
+        """Return why this method cannot serve a federation, in one sentence, or `None` if it can."""
+        return None
+
+    def learner(self, chosen: Learner) -> Learner:
+        """Return what learns: by default what the run file chose."""
+        return chosen
+
+    @abstractmethod
+    def introduce(self, site: Site) -> Intro:
+        """Return what the server may know about a site before its first round."""
+
+    @abstractmethod
+    def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
+        """Return the first server state."""
+
+    @abstractmethod
+    def admit(self, server: Server, site: str, intro: Intro) -> Server:
+        """Return the server state after a site has joined late."""
+
+    def invite(self, server: Server, present: tuple[str, ...]) -> tuple[str, ...]:
+        """Return which of the present sites take part in the next round."""
+        return present
+
+    @abstractmethod
+    def broadcast(self, server: Server, site: str) -> Down:
+        """Return what travels to a site."""
+
+    @abstractmethod
+    def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
+        """Train at a site; return what leaves it and what it remembers."""
+
+    @abstractmethod
+    def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
+        """Return the next server state; sites may be missing."""
+
+    @abstractmethod
+    def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights | Panel:
+        """Return the weights a site evaluates and predicts with."""
+
+    def shares(self, server: Server) -> Mapping[str, float]:
+        """Return each site's part in the last average, for the log; empty where there was none."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The types of everything that is sent or kept."""
+
+    intro: Any
+    server: Any
+    down: Any
+    up: Any
+    memory: Any
+
+    @staticmethod
+    def members(kind: Any) -> tuple[Any, ...]:
+        """Return the dataclasses a message type may be: itself, or the members of its union."""
+        origin = typing.get_origin(kind)
+        return typing.get_args(kind) if origin in (typing.Union, types.UnionType) else (kind,)
+
+
+@cache
+def wire_of(method: type[Method[Any, Any, Any, Any, Any]]) -> Wire:
+    """Return a method's wire types, as the annotations of its moments declare them."""
+
+    def returned(moment: str) -> Any:
+        return typing.get_type_hints(getattr(method, moment), include_extras=True)["return"]
+
+    up, memory = typing.get_args(returned("local_update"))
+    return Wire(returned("introduce"), returned("start"), returned("broadcast"), up, memory)
+
+
+AnyMethod = Method[Any, Any, Any, Any, Any]

@@ -1,0 +1,1 @@
+"""Baselines that average models, differing in how they hold drift down."""

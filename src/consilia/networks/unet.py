@@ -1,0 +1,158 @@
+"""One U-Net with named shapes: those of FedMix, FedIA and FedLPPA, whose parameter counts it matches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class UNetShape:
+    """Everything in which the papers' U-Nets differ.
+
+    Attributes:
+        channels: Width of each level, top to bottom.
+        norm: Normalisation after each convolution; group norm has two channels per group.
+        bias: Whether 3x3 convolutions have a bias.
+        leaky: Leaky instead of plain ReLU.
+        dropout: Rate inside each encoder block, top to bottom; empty for none.
+        project: Up path: project the lower level to the skip's width before enlarging (FedLPPA);
+            else enlarge first and narrow inside the block (FedMix, FedIA).
+        head: Kernel size of the last convolution.
+        xavier: Xavier-uniform convolutions with zero bias instead of PyTorch's own start.
+    """
+
+    channels: tuple[int, ...]
+    norm: Literal["group", "batch"]
+    bias: bool
+    leaky: bool = False
+    dropout: tuple[float, ...] = ()
+    project: bool = False
+    head: Literal[1, 3] = 1
+    xavier: bool = False
+
+
+_WIDE = (64, 128, 256, 512, 512)
+_SLIM = (16, 32, 64, 128, 256)
+
+UNETS: dict[str, UNetShape] = {
+    "unet-fedmix": UNetShape(_WIDE, "group", bias=True, xavier=True),
+    "unet-fedia": UNetShape(_WIDE, "batch", bias=False),
+    "unet-fedlppa": UNetShape(
+        _SLIM,
+        "batch",
+        bias=True,
+        leaky=True,
+        dropout=(0.05, 0.1, 0.2, 0.3, 0.5),
+        project=True,
+        head=3,
+    ),
+    # FedMix's recipe at FedLPPA's width: the laptop-sized default of the phantom studies.
+    "unet-small": UNetShape(_SLIM, "group", bias=True, xavier=True),
+    "unet-tiny": UNetShape((4, 8), "group", bias=True),
+}
+
+
+class ConvBlock(nn.Sequential):
+    """Two 3x3 convolutions, each with normalisation and activation."""
+
+    def __init__(
+        self, inside: int, middle: int, out: int, shape: UNetShape, dropout: float = 0.0
+    ) -> None:
+        layers: list[nn.Module] = []
+        for a, b in ((inside, middle), (middle, out)):
+            norm = nn.GroupNorm(b // 2, b) if shape.norm == "group" else nn.BatchNorm2d(b)
+            active = nn.LeakyReLU(inplace=True) if shape.leaky else nn.ReLU(inplace=True)
+            layers += [nn.Conv2d(a, b, 3, padding=1, bias=shape.bias), norm, active]
+        if dropout:
+            layers.insert(3, nn.Dropout(dropout))
+        super().__init__(*layers)
+
+
+class UpBlock(nn.Module):
+    """Enlarge, join the skip connection, convolve."""
+
+    def __init__(self, below: int, skip: int, out: int, shape: UNetShape) -> None:
+        super().__init__()
+        self.project = nn.Conv2d(below, skip, 1) if shape.project else nn.Identity()
+        joined = 2 * skip if shape.project else below + skip
+        middle = out if shape.project else joined // 2
+        self.block = ConvBlock(joined, middle, out, shape)
+
+    def forward(self, below: Tensor, skip: Tensor) -> Tensor:
+        """Return the features at the skip's resolution."""
+        below = F.interpolate(
+            self.project(below), size=skip.shape[-2:], mode="bilinear", align_corners=True
+        )
+        return self.block(torch.cat((skip, below), 1))  # type: ignore[no-any-return]  # nn.Module
+
+
+class Encoder(nn.Module):
+    """The way down: features of every level, top to bottom."""
+
+    def __init__(self, inputs: int, shape: UNetShape) -> None:
+        super().__init__()
+        rates = shape.dropout or (0.0,) * len(shape.channels)
+        widths = (inputs, *shape.channels)
+        self.levels = nn.ModuleList(
+            ConvBlock(a, b, b, shape, rate)
+            for a, b, rate in zip(widths[:-1], widths[1:], rates, strict=True)
+        )
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Return the features of each level."""
+        features = []
+        for depth, level in enumerate(self.levels):
+            x = level(F.max_pool2d(x, 2) if depth else x)
+            features.append(x)
+        return features
+
+
+class Decoder(nn.Module):
+    """The way up, from the bottleneck to full resolution."""
+
+    def __init__(self, shape: UNetShape, bottleneck: int | None = None) -> None:
+        super().__init__()
+        *skips, bottom = shape.channels
+        ups, below = [], bottleneck or bottom
+        for depth, skip in enumerate(reversed(skips)):
+            top = depth == len(skips) - 1
+            out = skip if shape.project or top else skips[-2 - depth]
+            ups.append(UpBlock(below, skip, out, shape))
+            below = out
+        self.ups = nn.ModuleList(ups)
+        self.width = below
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        """Return the features before the head."""
+        *skips, x = features
+        for up, skip in zip(self.ups, reversed(skips), strict=True):
+            x = up(x, skip)
+        return x
+
+
+class UNet(nn.Module):
+    """Encoder, decoder and head; the output has no activation."""
+
+    def __init__(self, shape: UNetShape, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(inputs, shape)
+        self.decoder = Decoder(shape)
+        self.head = nn.Conv2d(self.decoder.width, outputs, shape.head, padding=shape.head // 2)
+        if shape.xavier:
+            self.apply(_xavier)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores before softmax or sigmoid."""
+        return self.head(self.decoder(self.encoder(x)))  # type: ignore[no-any-return]  # nn.Module
+
+
+def _xavier(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

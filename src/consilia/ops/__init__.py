@@ -1,0 +1,1 @@
+"""Pure tensor maths; every shape in the signature, no state."""

@@ -1,0 +1,138 @@
+"""Losses that read only what is known; three Dice forms that are not interchangeable (METHODS 0)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def dice_flat(
+    p: Float[Tensor, "b k h w"], y: Float[Tensor, "b k h w"], smooth: float = 1e-4
+) -> Float[Tensor, " b"]:
+    r"""Return FedMix's Dice per image, all channels flattened together; empty against empty is 1.
+
+    .. math:: D = \frac{2 \sum p y + \epsilon}{\sum p + \sum y + \epsilon}
+    """
+    p, y = p.flatten(1), y.flatten(1)
+    return (2 * (p * y).sum(1) + smooth) / (p.sum(1) + y.sum(1) + smooth)
+
+
+def dice_foreground(
+    p: Float[Tensor, "b h w"], y: Float[Tensor, "b h w"], smooth: float = 1e-4
+) -> Float[Tensor, " b"]:
+    r"""Return FedIA's Dice per image; empty against empty is 0.
+
+    .. math:: D = \frac{2 \sum p y}{\sum p + \sum y + \epsilon}
+    """
+    p, y = p.flatten(1), y.flatten(1)
+    return 2 * (p * y).sum(1) / (p.sum(1) + y.sum(1) + smooth)
+
+
+def dice_squared(
+    p: Float[Tensor, "b c h w"],
+    y: Float[Tensor, "b c h w"],
+    known: Bool[Tensor, "b h w"] | None = None,
+    smooth: float = 1e-5,
+) -> Float[Tensor, " c"]:
+    r"""Return FedLPPA's Dice per class, summed over the whole batch, on known pixels only.
+
+    .. math:: D_c = \frac{2 \sum p_c y_c + \epsilon}{\sum p_c^2 + \sum y_c^2 + \epsilon}
+    """
+    if known is not None:
+        p, y = p * known[:, None], y * known[:, None]
+    over = (0, 2, 3)
+    return (2 * (p * y).sum(over) + smooth) / (p.square().sum(over) + y.square().sum(over) + smooth)
+
+
+def masked_dice_loss(
+    p: Float[Tensor, "b k h w"],
+    y: Float[Tensor, "b k h w"],
+    known: Bool[Tensor, "b k #h #w"] | None = None,
+) -> Float[Tensor, ""]:
+    """Return 1 minus FedMix's Dice over the known entries, averaged over the images that have any.
+
+    Entries outside `known` leave both sums; with `known` absent it is the paper's loss to the bit.
+    """
+    if known is None:
+        return (1 - dice_flat(p, y)).mean()
+    per_image = 1 - dice_flat(p * known, y * known)  # (b,)
+    told = known.flatten(1).any(1)  # (b,)
+    return (per_image * told).sum() / told.sum().clamp(min=1)
+
+
+def marginal_cross_entropy(
+    logits: Float[Tensor, "b c h w"],
+    target: Int[Tensor, "b h w"],
+    known_pixels: Bool[Tensor, "b h w"] | None,
+    known_labels: Bool[Tensor, "b k"] | None = None,
+) -> Float[Tensor, ""]:
+    r"""Return the cross-entropy over known pixels when some labels are not marked at a site.
+
+    .. math:: \ell = -\frac{1}{|\Omega|} \sum_{i \in \Omega} \log \sum_{c \in S_i} p_{i,c}
+
+    :math:`S_i` is what pixel i may be: the marked label alone; or, where no mark was made, the
+    background and every label the site does not mark. With all labels known this is the partial
+    cross-entropy of FedLPPA. A batch without any known pixel costs nothing and has a zero gradient.
+
+    Args:
+        logits: Scores before softmax; channel 0 is background.
+        target: Label index per pixel; never read outside `known_pixels`.
+        known_pixels: The annotated pixels :math:`\Omega`; `None` means all.
+        known_labels: The labels each image's annotator marks; `None` means all.
+    """
+    safe = target if known_pixels is None else torch.where(known_pixels, target, 0)
+    per_pixel = F.cross_entropy(logits, safe, reduction="none")  # (b, h, w)
+    if known_labels is not None:
+        possible = F.pad(~known_labels, (1, 0), value=True)[:, :, None, None]  # (b, c, 1, 1)
+        log_p = F.log_softmax(logits, 1).masked_fill(~possible, -torch.inf)  # (b, c, h, w)
+        per_pixel = torch.where(safe == 0, -torch.logsumexp(log_p, 1), per_pixel)
+    if known_pixels is None:
+        return per_pixel.mean()
+    return (per_pixel * known_pixels).sum() / known_pixels.sum().clamp(min=1)
+
+
+def masked_bce(
+    logits: Float[Tensor, "b k"],
+    target: Float[Tensor, "b k"],
+    known: Bool[Tensor, "b k"],
+    positive_weight: Float[Tensor, " k"] | None = None,
+) -> Float[Tensor, ""]:
+    r"""Return the binary cross-entropy averaged over known entries.
+
+    .. math:: \ell = -\frac{1}{|\Omega|} \sum_{(i,c) \in \Omega}
+              w_c y_{ic} \log p_{ic} + (1 - y_{ic}) \log (1 - p_{ic})
+    """
+    safe = torch.where(known, target, 0.0)
+    each = F.binary_cross_entropy_with_logits(
+        logits, safe, reduction="none", pos_weight=positive_weight
+    )
+    return (each * known).sum() / known.sum().clamp(min=1)
+
+
+def labelled_cross_entropy(
+    logits: Float[Tensor, "b k"], target: Float[Tensor, "b k"]
+) -> Float[Tensor, ""]:
+    """Return the cross-entropy averaged over the images that carry a label (a row of all zeros has none)."""
+    each = -(target * F.log_softmax(logits, 1)).sum(1)  # (b,)
+    told = target.sum(1) > 0  # (b,)
+    return (each * told).sum() / told.sum().clamp(min=1)
+
+
+def positive_weights(
+    positives: Float[Tensor, " k"], negatives: Float[Tensor, " k"]
+) -> Float[Tensor, " k"]:
+    """Return negatives over positives per label (FedPSL); 1 where a label has no positive or no negative."""
+    usable = (positives > 0) & (negatives > 0)
+    return torch.where(usable, negatives / positives.clamp(min=1), 1.0)
+
+
+def proximal_term(
+    parameters: Sequence[tuple[str, Tensor]], anchor: Mapping[str, Tensor], mu: float
+) -> Float[Tensor, ""]:
+    r"""Return FedProx's :math:`\frac{\mu}{2} \lVert w - w_{glob} \rVert^2` (squared, METHODS 3.8)."""
+    squares = [(value - anchor[name]).square().sum() for name, value in parameters]
+    return mu / 2 * torch.stack(squares).sum()

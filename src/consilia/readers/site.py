@@ -1,0 +1,122 @@
+"""A site's `data` reference -> its images, its label view and its test cases."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from consilia.datasets.contract import Cases, SiteData
+from consilia.datasets.phantoms import PHANTOMS, load_common_test, load_phantom
+from consilia.declare import POOLED, Federation
+from consilia.errors import DataError, UsageError, suggestion
+from consilia.labels import unite
+from consilia.readers.folder import read_folder
+from consilia.weaken import weaken
+
+DATASET = "dataset:"
+
+
+def data_root(given: Path | None, beside: Path | None = None) -> Path:
+    """Return where relative `data` paths begin: `--data`, else CONSILIA_DATA, else beside the file."""
+    if given is not None:
+        return given
+    named = os.environ.get("CONSILIA_DATA")
+    return Path(named) if named else beside or Path.cwd()
+
+
+def load_site(
+    federation: Federation,
+    name: str,
+    root: Path,
+    *,
+    seed: int = 0,
+    completeness: float | None = None,
+    validation: float = 0.0,
+) -> SiteData:
+    """Return everything a site brings, with its label view as it declared.
+
+    Where the data holds complete labels (a drawn or public dataset), the declared form is drawn from
+    them with `seed`; a folder is read as it is.
+
+    Args:
+        federation: Gives the labels, the image size and the site's declaration.
+        name: The site.
+        root: Where relative paths begin.
+        seed: Decides what is drawn, and who is held out.
+        completeness: The share of objects kept where the site declares `complete = false`.
+        validation: The share of training patients to hold out.
+    """
+    declaration = federation[name]
+    if not declaration.data.startswith(DATASET):
+        data = read_folder(root / declaration.data, federation, name)
+        return _held_out(data, validation, seed)
+    dataset, site = _dataset(declaration.data)
+    train, test = load_phantom(dataset, site, size=federation.image.size[0], seed=seed)
+    view, _ = weaken(
+        train,
+        federation.labels,
+        declaration,
+        seed=seed,
+        completeness=completeness,
+        exclusive=federation.exclusive,
+    )
+    return _held_out(SiteData(train, view, None, test), validation, seed)
+
+
+def load_common(federation: Federation, root: Path, *, seed: int = 0) -> Cases | None:
+    """Return the test set that all sites share, where the federation names one."""
+    if federation.test is None:
+        return None
+    if not federation.test.startswith(DATASET):
+        return read_folder(root / federation.test, federation, None).test
+    dataset, _ = _dataset(federation.test)
+    return load_common_test(dataset, size=federation.image.size[0], seed=seed)
+
+
+def pool(sites: Mapping[str, SiteData]) -> SiteData:
+    """Return one site that holds all training images, each with its own known labels."""
+    ordered = [sites[name] for name in sorted(sites)]
+    train = [data.train for data in ordered]
+    volumes = [data.volume or data.case for data in train]
+    united = Cases(
+        np.concatenate([cases.image for cases in train]),
+        None,
+        tuple(f"{name}/{case}" for name in sorted(sites) for case in sites[name].train.case),
+        tuple(f"{name}/{group}" for name in sorted(sites) for group in sites[name].train.group),
+        tuple(volume for part in volumes for volume in part),
+    )
+    return SiteData(united, unite([data.view for data in ordered]), None, united.take(np.arange(0)))
+
+
+def _dataset(reference: str) -> tuple[str, str]:
+    dataset, _, site = reference.removeprefix(DATASET).partition("/")
+    if dataset not in PHANTOMS:
+        msg = f"no dataset named '{dataset}'{suggestion(dataset, PHANTOMS)} (known: {', '.join(PHANTOMS)})"
+        raise UsageError(msg)
+    return dataset, site
+
+
+def _held_out(data: SiteData, validation: float, seed: int) -> SiteData:
+    """Hold out whole patients, chosen by a hash of their names, so that the order does not matter."""
+    if not validation:
+        return data
+    train = data.train
+    patients = sorted(
+        set(train.group), key=lambda g: hashlib.sha256(f"{seed}/{g}".encode()).hexdigest()
+    )
+    held = set(patients[: max(1, round(validation * len(patients)))])
+    if len(held) == len(patients):
+        msg = f"a site with {len(patients)} training patient cannot hold one out; set evaluate.validation = 0"
+        raise DataError(msg)
+    if train.truth is None:
+        msg = "validation images need complete labels, and this site's training images have none"
+        raise DataError(msg)
+    out = np.array([group in held for group in train.group])
+    keep = np.flatnonzero(~out)
+    return SiteData(
+        train.take(keep), data.view.take(keep), train.take(np.flatnonzero(out)), data.test
+    )

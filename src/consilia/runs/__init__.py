@@ -1,0 +1,1 @@
+"""A run: its spec, its plan and its folder."""

@@ -1,0 +1,228 @@
+"""Several methods side by side: mean ± std over seeds, intervals and tests over test patients.
+
+Everything comes from run folders, so that runs made on another machine count like those made here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilia.errors import UsageError, listing, suggestion
+from consilia.evaluate.metrics import metric_of
+from consilia.evaluate.statistics import (
+    Interval,
+    PairedTest,
+    bootstrap_auroc_interval,
+    bootstrap_interval,
+    holm,
+    mean_std,
+    paired_auroc_test,
+    paired_test,
+)
+from consilia.runs.store import RunFolder
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: its scores over seeds and patients, and its difference to the baseline.
+
+    Attributes:
+        sites: Mean over seeds per site.
+        mean: Mean over seeds of the mean over sites.
+        std: Standard deviation over seeds of the mean over sites.
+        interval: Bootstrap interval over test patients, seeds averaged.
+        test: The paired test against the baseline, with the Holm-corrected p.
+    """
+
+    method: str
+    seeds: tuple[int, ...]
+    sites: dict[str, float]
+    mean: float
+    std: float
+    interval: Interval | None
+    test: PairedTest | None
+    p_holm: float | None
+    seconds: float
+    bytes_up: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A table of methods on one study, with the rule by which rounds were selected."""
+
+    study: str
+    metric: str
+    selection: str
+    baseline: str | None
+    rounds: int
+    rows: tuple[Row, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as JSON; what is not defined is null."""
+        return _plain(asdict(self))  # type: ignore[no-any-return]  # JSON
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The finished runs of one method, by seed."""
+
+    metrics: dict[int, Mapping[str, Any]]
+    cases: dict[int, Mapping[str, Any]]
+
+
+def compare_runs(
+    folders: Mapping[str, Sequence[Path]], metric: str, baseline: str | None = None
+) -> Comparison:
+    """Return the comparison of finished runs, grouped by method.
+
+    Args:
+        folders: Per method, its run folders, one per seed.
+        metric: The metric to compare by.
+        baseline: The method every other is tested against.
+    """
+    metric_of(metric)
+    if baseline is not None and baseline not in folders:
+        near = suggestion(baseline, folders)
+        msg = f"baseline '{baseline}' is not among the compared methods {listing(folders)}{near}"
+        raise UsageError(msg)
+    runs = {method: _read(paths) for method, paths in folders.items()}
+    first = next(iter(next(iter(runs.values())).metrics.values()))
+    _refuse_mixture(runs, first)
+    if metric not in first["mean"]:
+        names = [name for name in first["mean"] if "/" not in name]
+        near = suggestion(metric, names)
+        msg = (
+            f"study '{first['study']}' has no metric '{metric}'{near} (it has: {', '.join(names)})"
+        )
+        raise UsageError(msg)
+    cases = {method: _pooled(found, metric) for method, found in runs.items()}
+    tests = {}
+    if baseline is not None:
+        tests = {m: _test(cases[m], cases[baseline]) for m in runs if m != baseline}
+    corrected = holm({m: t.p for m, t in tests.items() if t is not None})
+    rows = [_row(m, runs[m], cases[m], tests.get(m), corrected.get(m), metric) for m in runs]
+    return Comparison(
+        first["study"], metric, first["selection"], baseline, first["rounds"], tuple(rows)
+    )
+
+
+def _read(paths: Sequence[Path]) -> _Runs:
+    metrics, cases = {}, {}
+    for path in paths:
+        folder = RunFolder.open(path)
+        found = folder.read_json("metrics.json")
+        metrics[found["seed"]] = found
+        if (path / "cases.json").is_file():
+            cases[found["seed"]] = folder.read_json("cases.json")
+    return _Runs(dict(sorted(metrics.items())), dict(sorted(cases.items())))
+
+
+def _refuse_mixture(runs: Mapping[str, _Runs], first: Mapping[str, Any]) -> None:
+    for method, found in runs.items():
+        for seed, metrics in found.metrics.items():
+            for key in ("study", "rounds", "selection"):
+                if metrics[key] != first[key]:
+                    msg = (
+                        f"run '{method}-{seed}' has {key} '{metrics[key]}', others have '{first[key]}'; "
+                        "only runs of one protocol can be compared"
+                    )
+                    raise UsageError(msg)
+
+
+@dataclass(frozen=True)
+class _Cases:
+    """Per-case numbers of one method, seeds averaged, all sites together."""
+
+    groups: np.ndarray
+    values: np.ndarray  # (n,) a metric, or (n, 2k) probabilities and truth
+    labels: int  # 0 for a per-case metric
+
+
+def _pooled(runs: _Runs, metric: str) -> _Cases | None:
+    """Return the cases of all sites, each averaged over seeds; `None` where a metric has no cases."""
+    if not runs.cases:
+        return None
+    tables = list(runs.cases.values())
+    columns = list(next(iter(tables[0].values()))["values"])
+    probability = [c for c in columns if c.startswith("probability/")]
+    wanted = columns if probability and metric == "auroc" else [metric]
+    if not set(wanted) <= set(columns):
+        return None
+    groups, values = [], []
+    for site in tables[0]:
+        groups += [f"{site}/{group}" for group in tables[0][site]["group"]]
+        seeds = [[_numbers(table[site]["values"][c]) for c in wanted] for table in tables]
+        values.append(np.mean(seeds, axis=0).T)  # (n, columns)
+    stacked = np.concatenate(values)
+    if wanted == [metric]:
+        stacked = stacked[:, 0]
+    return _Cases(np.array(groups), stacked, len(probability) if wanted != [metric] else 0)
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _interval(cases: _Cases | None) -> Interval | None:
+    if cases is None:
+        return None
+    if not cases.labels:
+        return bootstrap_interval(cases.values, cases.groups)
+    probability, truth = cases.values[:, : cases.labels], cases.values[:, cases.labels :] > 0.5
+    return bootstrap_auroc_interval(probability, truth, cases.groups)
+
+
+def _test(one: _Cases | None, other: _Cases | None) -> PairedTest | None:
+    if one is None or other is None or not np.array_equal(one.groups, other.groups):
+        return None
+    if not one.labels:
+        return paired_test(one.values, other.values, one.groups)
+    k = one.labels
+    return paired_auroc_test(
+        one.values[:, :k], other.values[:, :k], one.values[:, k:] > 0.5, one.groups
+    )
+
+
+def _row(
+    method: str,
+    runs: _Runs,
+    cases: _Cases | None,
+    test: PairedTest | None,
+    corrected: float | None,
+    metric: str,
+) -> Row:
+    found = list(runs.metrics.values())
+    means = _numbers([m["mean"][metric] for m in found])
+    mean, std = mean_std(means)
+    sites = {
+        site: float(np.nanmean(_numbers([m["sites"][site].get(metric) for m in found])))
+        for site in found[0]["sites"]
+    }
+    return Row(
+        method,
+        tuple(runs.metrics),
+        sites,
+        mean,
+        std,
+        _interval(cases),
+        test,
+        corrected,
+        float(np.mean([m["seconds"] for m in found])),
+        float(np.mean([m["bytes_up"] for m in found])),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

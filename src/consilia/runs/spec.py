@@ -1,0 +1,202 @@
+"""run.toml -> RunSpec: everything that decides a run, in one frozen object."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from consilia.declare.federation import Declared, Federation
+from consilia.declare.read import read_federation, read_toml, validate
+from consilia.errors import UsageError, listing, suggestion
+from consilia.training.settings import LearnerSettings, Training
+
+STUDIES = Path(__file__).parent.parent / "studies"
+Count = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class MethodChoice(Declared):
+    """Which method, with the values that differ from its defaults."""
+
+    name: str = "fedavg"
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+
+class EvaluateSettings(Declared):
+    """When and how models are judged."""
+
+    every: Count = 5
+    selection: Literal["last_round", "last_ten", "best_validation"] = "last_round"
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    per_case: bool = True
+    pictures: Annotated[int, Field(ge=0, le=50)] = 3
+
+    @model_validator(mode="after")
+    def _best_needs_validation(self) -> Self:
+        if self.selection == "best_validation" and not self.validation:
+            msg = (
+                "evaluate.selection 'best_validation' needs images to select on; set "
+                "`evaluate.validation` to the part of each site's training patients to hold out"
+            )
+            raise UsageError(msg)
+        return self
+
+
+class EngineSettings(Declared):
+    """Where a run computes and what it keeps on the way."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Count | None = None
+    memory_mib: Count = 256
+    checkpoint_every: Count = 5
+    ledger: Literal["shapes", "hashes"] = "shapes"
+    track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
+
+
+class Participation(Declared):
+    """Who is there in which round; absences are for trying out what a real federation will meet."""
+
+    min_sites: Count = 1
+    fraction: Fraction = 1.0
+    absent: dict[str, tuple[Count, ...]] = Field(default_factory=dict)
+    joins: dict[str, Count] = Field(default_factory=dict)
+
+
+class Simulation(Declared):
+    """How declared annotations are drawn where a study starts from complete ones."""
+
+    seed: int = 0
+    size: Annotated[int, Field(ge=16, le=512)] | None = None
+    completeness: dict[str, Fraction] = Field(default_factory=dict)
+
+
+class RunSpec(Declared):
+    """One run: a federation, a method, a schedule and a seed."""
+
+    study: str
+    federation: Federation
+    method: MethodChoice = MethodChoice()
+    rounds: Annotated[int, Field(ge=1, le=100_000)] = 40
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    learner: LearnerSettings = LearnerSettings()
+    training: Training = Training()
+    evaluate: EvaluateSettings = EvaluateSettings()
+    engine: EngineSettings = EngineSettings()
+    participation: Participation = Participation()
+    simulate: Simulation = Simulation()
+
+    @model_validator(mode="after")
+    def _names_its_sites(self) -> Self:
+        sites = self.federation.sites
+        for table, named in (
+            ("participation.absent", self.participation.absent),
+            ("participation.joins", self.participation.joins),
+            ("simulate.completeness", self.simulate.completeness),
+        ):
+            unknown = [name for name in named if name not in sites]
+            if unknown:
+                msg = (
+                    f"{table} names the site {listing(unknown)}, but the federation's sites are "
+                    f"{listing(sites)}{suggestion(unknown[0], sites)}"
+                )
+                raise UsageError(msg)
+        if self.participation.min_sites > len(sites):
+            msg = (
+                f"participation.min_sites is {self.participation.min_sites}, but the federation has "
+                f"{len(sites)} sites"
+            )
+            raise UsageError(msg)
+        return self
+
+    @property
+    def run_name(self) -> str:
+        """The folder name of this run within its study."""
+        return f"{self.method.name}-{self.seed}"
+
+
+def studies() -> tuple[str, ...]:
+    """Return the names of the built-in studies."""
+    return tuple(sorted(path.parent.name for path in STUDIES.glob("*/run.toml")))
+
+
+def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
+    """Return the run of a built-in study or of a run file, with some values changed.
+
+    Args:
+        study: A study's name, or the path of a run file or of a folder that holds `run.toml`.
+        changes: New values by dotted key, e.g. `{"training.batch": 4}`.
+    """
+    path = _locate(study)
+    table = read_toml(path, UsageError)
+    where = path.parent.name + "/" + path.name
+    federation = table.get("federation", "federation.toml")
+    if isinstance(federation, str):
+        table["federation"] = read_federation(path.parent / federation).model_dump()
+    table.setdefault("study", path.parent.name)
+    _choose_method(table, dict(changes or {}), where)
+    for key, value in (changes or {}).items():
+        _change(table, key, value)
+    return validate(RunSpec, table, where, UsageError)
+
+
+def _locate(study: str) -> Path:
+    path = Path(study)
+    if (STUDIES / study / "run.toml").is_file():
+        return STUDIES / study / "run.toml"
+    if path.is_dir():
+        return path / "run.toml"
+    if path.suffix == ".toml" or path.exists():
+        return path
+    known = studies()
+    msg = f"no study or run file named '{study}'{suggestion(study, known)} (built in: {', '.join(known)})"
+    raise UsageError(msg)
+
+
+def _choose_method(table: dict[str, Any], changes: Mapping[str, Any], where: str) -> None:
+    """Bring `[method]` and the study's `[methods.NAME]` presets into the resolved form.
+
+    A run file may hold settings for several methods; only those of the chosen one apply.
+    """
+    presets = table.pop("methods", {})
+    given = table.get("method", {})
+    if not isinstance(given, dict) or not isinstance(presets, dict):
+        msg = f"{where}: [method] and [methods.NAME] are tables; found a single value"
+        raise UsageError(msg)
+    if "settings" in given:
+        return
+    name = changes.get("method.name", given.get("name", "fedavg"))
+    own = {key: value for key, value in given.items() if key != "name"}
+    same = name == given.get("name", name)
+    table["method"] = {"name": name, "settings": {**presets.get(name, {}), **(own if same else {})}}
+
+
+def _change(table: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    if parents == ["method"] and last != "name":
+        parents = ["method", "settings"]
+    for parent in parents:
+        inner = table.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            msg = f"--set {key}: '{parent}' is a single value, not a table"
+            raise UsageError(msg)
+        table = inner
+    table[last] = value
+
+
+def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return `key=value` pairs as values; a value is read as TOML, and as text where it is not."""
+    changes: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key.strip():
+            msg = f"--set {pair}: expected key=value, for example training.batch=4"
+            raise UsageError(msg)
+        try:
+            changes[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            changes[key.strip()] = text
+    return changes

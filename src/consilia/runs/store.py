@@ -1,0 +1,194 @@
+"""The run folder: what was asked, what happened, what came out. Every tool reads only this."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+import consilia
+from consilia.declare.read import read_toml, validate
+from consilia.errors import RunError, UsageError
+from consilia.runs.spec import RunSpec
+
+_PACKAGES = (
+    "torch",
+    "monai",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "scikit-image",
+    "safetensors",
+    "pydantic",
+)
+
+
+class RunFolder:
+    """One run on disk. Files are written whole or not at all; lines are appended and flushed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # --- beginning and coming back ---
+
+    @classmethod
+    def create(cls, path: Path, spec: RunSpec) -> RunFolder:
+        """Start a run folder; a folder that holds another run is refused, never written over."""
+        folder = cls(path)
+        if (path / "spec.toml").exists():
+            if not same_run(folder.spec(), spec):
+                msg = (
+                    f"run folder '{path}' holds another run ({folder.spec().run_name}, other settings); "
+                    "choose another --out, or `consilia resume` the one that is there"
+                )
+                raise UsageError(msg)
+            return folder
+        if path.exists() and any(path.iterdir()):
+            msg = f"folder '{path}' is not empty and holds no run; choose another --out"
+            raise UsageError(msg)
+        path.mkdir(parents=True, exist_ok=True)
+        _write(path / "environment.json", json.dumps(environment(), indent=1))
+        _write(path / "spec.toml", tomli_w.dumps(spec.model_dump(mode="json", exclude_none=True)))
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Return an existing run folder."""
+        if not (path / "spec.toml").is_file():
+            msg = f"'{path}' is not a run folder: it has no spec.toml"
+            raise UsageError(msg)
+        return cls(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for one process; a second one is refused."""
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                msg = f"run folder '{self.path}' is in use by another process; wait for it to end"
+                raise RunError(msg) from None
+            yield
+
+    def spec(self) -> RunSpec:
+        """Return what was asked."""
+        return validate(
+            RunSpec, read_toml(self.path / "spec.toml", UsageError), "spec.toml", UsageError
+        )
+
+    # --- lines ---
+
+    def append(self, name: str, *lines: Mapping[str, Any]) -> None:
+        """Add JSON lines to `rounds.jsonl` or `ledger.jsonl`."""
+        with (self.path / name).open("a", encoding="utf-8") as handle:
+            handle.writelines(json.dumps(line) + "\n" for line in lines)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """Return the whole lines of a file; a line cut short by a crash is left out."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        found = []
+        for text in path.read_text(encoding="utf-8").splitlines():
+            try:
+                found.append(json.loads(text))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def rewind(self, name: str, round_: int) -> None:
+        """Drop the lines after a round, so that a resumed run writes them again."""
+        kept = [line for line in self.lines(name) if line["round"] <= round_]
+        _write(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
+
+    # --- results ---
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file, whole or not at all."""
+        _write(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Return a JSON file's value, or refuse with a sentence if the run has not got so far."""
+        path = self.path / name
+        if not path.is_file():
+            msg = f"run '{self.path}' has no {name} yet; `consilia resume` finishes it"
+            raise UsageError(msg)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has its final numbers."""
+        return (self.path / "metrics.json").is_file()
+
+    # --- checkpoints ---
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where snapshots are; each is a folder that appears whole."""
+        return self.path / "checkpoints"
+
+    @contextmanager
+    def new_checkpoint(self, round_: int) -> Iterator[Path]:
+        """Fill a folder, then make it the latest checkpoint in one step and drop older ones."""
+        part = self.checkpoints / f".round-{round_:06d}.part"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        yield part
+        _sync(part)
+        final = self.checkpoints / f"round-{round_:06d}"
+        shutil.rmtree(final, ignore_errors=True)
+        part.rename(final)
+        _sync(self.checkpoints)
+        for old in self.checkpoints.iterdir():
+            if old != final:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def latest_checkpoint(self) -> tuple[int, Path] | None:
+        """Return the last whole checkpoint and its round."""
+        whole = sorted(self.checkpoints.glob("round-*")) if self.checkpoints.is_dir() else []
+        return (int(whole[-1].name.removeprefix("round-")), whole[-1]) if whole else None
+
+
+def same_run(one: RunSpec, other: RunSpec) -> bool:
+    """Return whether two specs ask for the same result; where they compute does not matter."""
+    return one.model_dump(exclude={"engine"}) == other.model_dump(exclude={"engine"})
+
+
+def environment() -> dict[str, Any]:
+    """Return on what a run was made: versions and machine, no host name."""
+    return {
+        "consilia": consilia.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "packages": {name: version(name) for name in _PACKAGES},
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+    part.replace(path)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

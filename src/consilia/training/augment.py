@@ -1,0 +1,152 @@
+"""Batched augmentation: parameters are drawn from the site's generator, then applied on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from consilia.training.batch import Batch
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How far images may be moved; all zero leaves them alone.
+
+    Attributes:
+        hflip: Probability of a left-right flip.
+        vflip: Probability of an up-down flip.
+        turns: Probability of a quarter turn by 0 to 3.
+        rotate: Largest rotation in degrees.
+        rotated: Probability of a rotation at all.
+        scale: Largest relative change of scale.
+        shift: Largest shift, relative to the image.
+    """
+
+    hflip: float = 0.0
+    vflip: float = 0.0
+    turns: float = 0.0
+    rotate: float = 0.0
+    rotated: float = 1.0
+    scale: float = 0.0
+    shift: float = 0.0
+
+    @property
+    def resamples(self) -> bool:
+        """Whether pixels move off the grid, so that images must be interpolated."""
+        return bool(self.rotate or self.scale or self.shift)
+
+
+POLICIES: dict[str, Policy] = {
+    "none": Policy(),
+    "hflip": Policy(hflip=0.5),
+    "flips": Policy(hflip=0.5, vflip=0.5),  # METHODS 1.3
+    "rotate": Policy(hflip=0.25, vflip=0.25, turns=0.5, rotate=45, rotated=0.5),  # METHODS 3.3
+    "mild": Policy(hflip=0.5, rotate=10, scale=0.1, shift=0.05),  # METHODS 5.3
+}
+
+
+@dataclass(frozen=True)
+class Move:
+    """One drawn augmentation of a batch; `affine` maps output to input positions."""
+
+    hflip: Bool[Tensor, " b"]
+    vflip: Bool[Tensor, " b"]
+    turns: Int[Tensor, " b"] | None = None
+    affine: Float[Tensor, "b 2 3"] | None = None
+
+
+def draw(policy: Policy, count: int, generator: torch.Generator) -> Move:
+    """Draw how each image of a batch moves."""
+    chance = torch.rand(3, count, generator=generator)
+    turns = None
+    if policy.turns:
+        turns = torch.randint(0, 4, (count,), generator=generator) * (chance[2] < policy.turns)
+    affine = _draw_affine(policy, count, generator) if policy.resamples else None
+    return Move(chance[0] < policy.hflip, chance[1] < policy.vflip, turns, affine)
+
+
+def _draw_affine(policy: Policy, count: int, generator: torch.Generator) -> Tensor:
+    spread = torch.rand(4, count, generator=generator) * 2 - 1
+    used = torch.rand(count, generator=generator) < policy.rotated
+    angle = spread[0] * math.radians(policy.rotate) * used
+    zoom = 1 + spread[1] * policy.scale
+    cos, sin = torch.cos(angle) * zoom, torch.sin(angle) * zoom
+    shift = spread[2:] * 2 * policy.shift
+    return torch.stack(
+        (torch.stack((cos, -sin, shift[0]), 1), torch.stack((sin, cos, shift[1]), 1)), 1
+    )
+
+
+def apply(move: Move, batch: Batch) -> Batch:
+    """Return the moved batch; pixels that come from outside the image are not known."""
+    parts = _Parts.of(batch)
+    parts = parts.where(move.hflip, lambda x: x.flip(-1))
+    parts = parts.where(move.vflip, lambda x: x.flip(-2))
+    if move.turns is not None:
+        for turn in (1, 2, 3):
+            parts = parts.where(move.turns == turn, partial(torch.rot90, k=turn, dims=(-2, -1)))
+    if move.affine is not None:
+        parts = parts.resampled(move.affine.to(batch.image.device))
+    return parts.back(batch)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a batch that move with the image, all with a channel axis."""
+
+    image: Tensor
+    labels: Tensor | None  # target, known pixels and constraint planes of a segmentation task
+
+    @classmethod
+    def of(cls, batch: Batch) -> _Parts:
+        if batch.target.dim() == 2:
+            return cls(batch.image, None)
+        planes = [batch.target[:, None].to(batch.image.dtype)]
+        if batch.known_pixels is not None:
+            planes.append(batch.known_pixels[:, None].to(batch.image.dtype))
+        if batch.constraint is not None:
+            planes.append(batch.constraint.to(batch.image.dtype))
+        return cls(batch.image, torch.cat(planes, 1))
+
+    def where(self, chosen: Tensor, change: Callable[[Tensor], Tensor]) -> _Parts:
+        pick = chosen.to(self.image.device)[:, None, None, None]
+        return _Parts(
+            torch.where(pick, change(self.image), self.image),
+            None if self.labels is None else torch.where(pick, change(self.labels), self.labels),
+        )
+
+    def resampled(self, affine: Tensor) -> _Parts:
+        grid = F.affine_grid(affine, list(self.image.shape), align_corners=False)
+        image = F.grid_sample(self.image, grid, mode="bilinear", align_corners=False)
+        if self.labels is None:
+            return _Parts(image, None)
+        inside = (grid.abs() <= 1).all(-1)[:, None].to(image.dtype)
+        labels = F.grid_sample(self.labels, grid, mode="nearest", align_corners=False)
+        return _Parts(image, torch.cat((labels, inside), 1))
+
+    def back(self, batch: Batch) -> Batch:
+        if self.labels is None:
+            return replace(batch, image=self.image)
+        target = self.labels[:, 0].round().long()
+        at = 1
+        known = None
+        if batch.known_pixels is not None:
+            known = self.labels[:, at] > 0.5
+            at += 1
+        constraint = None
+        if batch.constraint is not None:
+            constraint = self.labels[:, at : at + batch.labels] > 0.5
+            at += batch.labels
+        if self.labels.shape[1] > at:
+            inside = self.labels[:, at] > 0.5
+            known = inside if known is None else known & inside
+        return replace(
+            batch, image=self.image, target=target, known_pixels=known, constraint=constraint
+        )

@@ -1,0 +1,151 @@
+"""A site's images as tensors on one device, and the batches cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from consilia.datasets.contract import Cases
+from consilia.labels import LabelView
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some images with what is known about them; see `LabelView` for the meaning of each part.
+
+    `known_labels` and `known_pixels` are `None` where everything is known, so that fully annotated
+    sites compute exactly the papers' losses.
+    """
+
+    image: Float[Tensor, "b c h w"]
+    target: Int[Tensor, "b h w"] | Float[Tensor, "b k"]
+    known_labels: Bool[Tensor, "b k"] | None
+    known_pixels: Bool[Tensor, "b h w"] | None
+    constraint: Bool[Tensor, "b k h w"] | None
+    index: Int[Tensor, " b"]
+    labels: int
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def unknown_as_negative(self) -> Batch:
+        """Return the batch as if a label that a site does not mark were absent (plain FedAvg)."""
+        return replace(self, known_labels=None)
+
+    def planes(self) -> Float[Tensor, "b k h w"]:
+        """Return the target of a segmentation task as one plane per label, background left out."""
+        values = torch.arange(1, self.labels + 1, device=self.target.device)
+        return (self.target[:, None] == values[:, None, None]).float()
+
+    def known_planes(self) -> Bool[Tensor, "b k #h #w"] | None:
+        """Return where each label's presence or absence is known; `None` means everywhere.
+
+        A pixel with a mark is known for every label, since labels exclude each other.
+        """
+        known = None if self.known_pixels is None else self.known_pixels[:, None]
+        if self.known_labels is None:
+            return known if known is None else known.expand(-1, self.labels, -1, -1)
+        told = self.known_labels[:, :, None, None] | (self.target[:, None] > 0)
+        return told if known is None else told & known
+
+
+@dataclass(frozen=True)
+class ResidentCases:
+    """A site's training images and label view as tensors, kept as bytes until a batch is cut."""
+
+    image: UInt8[Tensor, "n c h w"]
+    target: UInt8[Tensor, "n h w"] | UInt8[Tensor, "n k"]
+    known_labels: Bool[Tensor, "n k"] | None
+    known_pixels: Bool[Tensor, "n h w"] | None
+    constraint: Bool[Tensor, "n k h w"] | None
+    labels: int
+    exclusive: bool
+
+    @classmethod
+    def of(
+        cls, cases: Cases, view: LabelView, device: torch.device, exclusive: bool = True
+    ) -> ResidentCases:
+        """Bring a site's cases onto the device, once."""
+
+        def put(array: np.ndarray | None) -> Tensor | None:
+            return None if array is None else torch.from_numpy(np.array(array)).to(device)
+
+        labels = view.known_labels.shape[1]
+        image, target = put(cases.image), put(view.target)
+        assert image is not None
+        assert target is not None
+        return cls(
+            image,
+            target,
+            None if view.known_labels.all() else put(view.known_labels),
+            None
+            if view.known_pixels is None or view.known_pixels.all()
+            else put(view.known_pixels),
+            put(view.constraint),
+            labels,
+            exclusive,
+        )
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    @property
+    def segments(self) -> bool:
+        """Whether the task is segmentation."""
+        return self.target.dim() == 3
+
+    def corrected(self, target: UInt8[Tensor, "n h w"]) -> ResidentCases:
+        """Return the same images with corrected labels (a label overlay)."""
+        return replace(self, target=target)
+
+    def cut(self, index: Int[Tensor, " b"]) -> Batch:
+        """Return a batch of the given images, intensities between 0 and 1."""
+
+        def some(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[index]
+
+        target = self.target[index]
+        return Batch(
+            self.image[index].float().div_(255),
+            target.long() if self.segments else target.float(),
+            some(self.known_labels),
+            some(self.known_pixels),
+            some(self.constraint),
+            index,
+            self.labels,
+        )
+
+    def supervised(self) -> Int[Tensor, " m"]:
+        """Return the indices of images that carry any usable target, in order.
+
+        With exclusive image-level labels that means a positive one: "none of ours" is no target.
+        """
+        told = torch.ones(len(self), dtype=torch.bool, device=self.image.device)
+        if self.known_labels is not None:
+            told &= self.known_labels.any(1)
+        if self.known_pixels is not None:
+            told &= self.known_pixels.flatten(1).any(1)
+        if self.exclusive and not self.segments:
+            told &= (self.target > 0).any(1)
+        return told.nonzero().flatten()
+
+
+def orders(
+    count: int, batch: int, epochs: int, steps: int | None, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Yield the positions of each batch: whole shuffled epochs, or a number of steps over them."""
+    made = 0
+    while steps is not None or epochs > 0:
+        for part in torch.split(torch.randperm(count, generator=generator), min(batch, count)):
+            if steps is not None and made == steps:
+                return
+            if steps is not None and len(part) < min(batch, count):
+                break  # a stream of full batches: start the next pass
+            made += 1
+            yield part
+        epochs -= 1

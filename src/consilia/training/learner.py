@@ -1,0 +1,192 @@
+"""A learner: a network, its named parameter groups, the loss on a batch and what it predicts.
+
+Methods never name a network or a loss; they call the learner that the run file chose. So a learner
+runs under every method without a line in them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from consilia.declare import Federation
+from consilia.errors import UsageError, suggestion
+from consilia.networks.classifiers import DenseNet121, SmallCNN
+from consilia.networks.unet import UNETS, UNet
+from consilia.ops.losses import (
+    dice_foreground,
+    labelled_cross_entropy,
+    marginal_cross_entropy,
+    masked_bce,
+    masked_dice_loss,
+)
+from consilia.payload import Layout
+from consilia.training.batch import Batch
+from consilia.training.settings import LearnerSettings
+
+CLASSIFIERS = ("cnn-small", "densenet121")
+NETWORKS = (*UNETS, *CLASSIFIERS)
+
+
+class Learner(ABC):
+    """What learns at a site; concrete learners are final."""
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """Return a new network; its start is drawn from torch's global generator."""
+
+    @abstractmethod
+    def groups(self, network: nn.Module) -> dict[str, tuple[str, ...]]:
+        """Return the names of the tensors in each parameter group, every tensor in one group."""
+
+    @abstractmethod
+    def loss(
+        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the supervised loss of a batch, reading only what is known."""
+
+    @abstractmethod
+    def probabilities(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+        """Return one probability per label: `(b, k, h, w)` for segmentation, else `(b, k)`."""
+
+    @abstractmethod
+    def head_rows(self) -> tuple[int | None, ...]:
+        """Return, for each output row of group `head`, the label it predicts; `None` is background."""
+
+    def decide(self, probability: Float[Tensor, "b k h w"]) -> UInt8[Tensor, "b h w"]:
+        """Return the index map: the likeliest label where it beats one half, else background."""
+        best, label = probability.max(1)
+        return torch.where(best > 0.5, label + 1, 0).to(torch.uint8)
+
+
+@final
+@dataclass(frozen=True)
+class PlainLearner(Learner):
+    """One network and one supervised loss."""
+
+    network: str
+    objective: str
+    normalise: str
+    inputs: int
+    labels: int
+
+    @classmethod
+    def of(cls, settings: LearnerSettings, federation: Federation) -> PlainLearner:
+        """Return the learner that the run file asks for, checked against the task."""
+        segments = federation.task == "segmentation"
+        network, objective = settings.network, settings.objective
+        if network == "auto":
+            network = "unet-small" if segments else "cnn-small"
+        if network not in NETWORKS:
+            near = suggestion(network, NETWORKS)
+            msg = f"no network named '{network}'{near} (known: {', '.join(NETWORKS)})"
+            raise UsageError(msg)
+        if (network in UNETS) != segments:
+            msg = (
+                f"network '{network}' does not fit a {federation.task} task; choose one of "
+                f"{', '.join(UNETS if segments else CLASSIFIERS)}"
+            )
+            raise UsageError(msg)
+        fitting = ("dice", "dice-foreground", "partial-ce") if segments else ("ce", "bce")
+        if objective == "auto":
+            objective = "dice" if segments else ("ce" if federation.exclusive else "bce")
+        if objective not in fitting or (objective == "ce" and not federation.exclusive):
+            msg = (
+                f"objective '{objective}' does not fit a {federation.task} task with "
+                f"{'exclusive' if federation.exclusive else 'overlapping'} labels; choose one of "
+                f"{', '.join(f for f in fitting if f != 'ce' or federation.exclusive)}"
+            )
+            raise UsageError(msg)
+        if objective == "dice-foreground" and len(federation.labels) > 1:
+            msg = f"objective 'dice-foreground' has one label, the federation has {len(federation.labels)}"
+            raise UsageError(msg)
+        return cls(
+            network,
+            objective,
+            settings.normalise,
+            federation.image.channels,
+            len(federation.labels),
+        )
+
+    @property
+    def softmax(self) -> bool:
+        """Whether outputs compete, with a background channel for segmentation."""
+        return self.objective in {"dice-foreground", "partial-ce", "ce"}
+
+    @property
+    def background(self) -> bool:
+        """Whether output row 0 is background."""
+        return self.objective in {"dice-foreground", "partial-ce"}
+
+    def build(self) -> nn.Module:
+        """Return a new network; its start is drawn from torch's global generator."""
+        outputs = self.labels + self.background
+        if self.network in UNETS:
+            return UNet(UNETS[self.network], self.inputs, outputs)
+        kind = DenseNet121 if self.network == "densenet121" else SmallCNN
+        return kind(self.inputs, outputs)
+
+    def groups(self, network: nn.Module) -> dict[str, tuple[str, ...]]:
+        """Return `body` and `head`; the head's tensors have one row per output."""
+        names = tuple(network.state_dict())
+        head = tuple(name for name in names if name.startswith("head."))
+        return {"body": tuple(name for name in names if name not in head), "head": head}
+
+    def head_rows(self) -> tuple[int | None, ...]:
+        """Return the label of each output row; `None` is background."""
+        return (*([None] if self.background else []), *range(self.labels))
+
+    def loss(
+        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the objective of the run file on a batch."""
+        logits = network(self._input(batch.image))
+        if self.objective == "dice":
+            return masked_dice_loss(logits.sigmoid(), batch.planes(), batch.known_planes())
+        if self.objective == "dice-foreground":
+            p, y = logits.softmax(1)[:, 1], (batch.target > 0).float()
+            known = batch.known_planes()
+            if known is not None:
+                p, y = p * known[:, 0], y * known[:, 0]
+            return (1 - dice_foreground(p, y)).mean()
+        if self.objective == "partial-ce":
+            return marginal_cross_entropy(
+                logits, batch.target, batch.known_pixels, batch.known_labels
+            )
+        if self.objective == "ce":
+            return labelled_cross_entropy(logits, batch.target)
+        known = batch.known_labels
+        known = torch.ones_like(batch.target, dtype=torch.bool) if known is None else known
+        return masked_bce(logits, batch.target, known, positive_weight)
+
+    def probabilities(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+        """Return one probability per label, background left out."""
+        logits = network(self._input(image))
+        if not self.softmax:
+            return torch.sigmoid(logits)
+        p = torch.softmax(logits, 1)
+        return p[:, 1:] if self.background else p
+
+    def _input(self, image: Tensor) -> Tensor:
+        if self.normalise == "unit":
+            return image
+        over = (1, 2, 3)
+        mean, std = image.mean(over, keepdim=True), image.std(over, keepdim=True)
+        return (image - mean) / std.clamp(min=1e-6)
+
+
+def layout_of(
+    groups: dict[str, tuple[str, ...]], network: nn.Module, federation: Federation
+) -> Layout:
+    """Return what the tensors of a run look like, for checking messages."""
+    state = network.state_dict()
+    specs = {
+        group: {name: (tuple(state[name].shape), state[name].dtype) for name in names}
+        for group, names in groups.items()
+    }
+    return Layout(specs, {"labels": len(federation.labels), "sites": len(federation.site)})

@@ -1,0 +1,139 @@
+"""The one local loop: every method trains through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from consilia.training.augment import POLICIES, apply, draw
+from consilia.training.batch import Batch, orders
+from consilia.training.seeds import seeded
+from consilia.training.settings import Training
+from consilia.training.site import OptimizerState, Site
+
+Loss = Callable[[Batch], Tensor]
+Correction = Callable[[str, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a local training came to: the mean loss over its batches, and how much was done."""
+
+    loss: float
+    steps: int
+    images: int
+
+
+def train_locally(
+    site: Site,
+    loss: Loss | None = None,
+    *,
+    network: str = "main",
+    only: Tensor | None = None,
+    correct: Correction | None = None,
+    after_step: Callable[[], None] | None = None,
+    parameters: Iterable[str] | None = None,
+) -> Trained:
+    """Train one network of a site as the run file says, and report the mean loss.
+
+    A site without any usable target does nothing, and reports no images.
+
+    Args:
+        site: Where to train; its network holds the start weights and, afterwards, the result.
+        loss: What to minimise on a batch; the learner's supervised loss by default.
+        network: Which of the site's networks to train.
+        only: Indices of the images to train on; by default all that carry a usable target.
+        correct: Changes each named gradient before the step (SCAFFOLD and its kin).
+        after_step: Called after each step (moving averages).
+        parameters: Names of the parameters to train; the others stay fixed. Default: all.
+    """
+    settings = site.training
+    used = site.train.supervised() if only is None else only
+    if not len(used):
+        return Trained(0.0, 0, 0)
+    loss = loss or site.task_loss
+    module = site.bench.network(network)
+    chosen = _chosen(module, parameters)
+    optimizer = make_optimizer(chosen, settings, site.optimizers.get(network))
+    randoms = site.generator(f"batches {network}")
+    policy = POLICIES[settings.augment]
+    total, steps = torch.zeros((), device=site.bench.device), 0
+    module.train()
+    with seeded(site.seed, site.name, site.round, "layers", network):
+        for positions in orders(
+            len(used), settings.batch, settings.epochs, settings.steps, randoms
+        ):
+            batch = site.train.cut(used[positions.to(used.device)])
+            batch = apply(draw(policy, len(batch), randoms), batch)
+            _set_rate(optimizer, settings, site, steps)
+            optimizer.zero_grad(set_to_none=True)
+            value = loss(batch)
+            value.backward()  # type: ignore[no-untyped-call]  # torch
+            if correct is not None:
+                _correct(chosen, correct)
+            optimizer.step()
+            if after_step is not None:
+                after_step()
+            total += value.detach()
+            steps += 1
+    if settings.keep_optimizer:
+        site.optimizers[network] = optimizer_state(chosen, optimizer)
+    return Trained(float(total) / steps, steps, len(used))
+
+
+def make_optimizer(
+    parameters: dict[str, nn.Parameter], settings: Training, state: OptimizerState | None = None
+) -> torch.optim.Optimizer:
+    """Return the optimiser of the run file, going on from a state where there is one."""
+    shared: dict[str, Any] = {
+        "lr": settings.learning_rate,
+        "weight_decay": settings.weight_decay,
+        "fused": True,
+    }
+    optimizer: torch.optim.Optimizer
+    if settings.optimizer == "sgd":
+        optimizer = torch.optim.SGD(parameters.values(), momentum=settings.momentum, **shared)
+    else:
+        kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+        optimizer = kind(parameters.values(), betas=settings.betas, **shared)
+    for name, kept in (state or {}).items():
+        if name in parameters:
+            device = parameters[name].device
+            optimizer.state[parameters[name]] = {
+                k: v.to(device, copy=True) for k, v in kept.items()
+            }
+    return optimizer
+
+
+def optimizer_state(
+    parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> OptimizerState:
+    """Return what an optimiser remembers of each parameter, as plain tensors."""
+    return {
+        name: {k: v for k, v in optimizer.state[p].items() if isinstance(v, Tensor)}
+        for name, p in parameters.items()
+        if optimizer.state.get(p)
+    }
+
+
+def _chosen(module: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
+    every = dict(module.named_parameters())
+    return every if names is None else {name: every[name] for name in names if name in every}
+
+
+def _correct(parameters: dict[str, nn.Parameter], correct: Correction) -> None:
+    for name, parameter in parameters.items():
+        if parameter.grad is not None:
+            parameter.grad = correct(name, parameter.grad)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, settings: Training, site: Site, step: int) -> None:
+    if settings.schedule == "constant" or settings.steps is None:
+        return
+    done = ((site.round - 1) * settings.steps + step) / (site.rounds * settings.steps)
+    for group in optimizer.param_groups:
+        group["lr"] = settings.learning_rate * (1 - done) ** settings.power

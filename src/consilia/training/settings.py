@@ -1,0 +1,47 @@
+"""The tables [learner] and [training] of a run file; plain Python, so that help stays instant."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from consilia.declare.federation import Declared
+from consilia.errors import UsageError
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class LearnerSettings(Declared):
+    """Which network learns, and on which loss."""
+
+    network: str = "auto"
+    objective: Literal["auto", "dice", "dice-foreground", "partial-ce", "bce", "ce"] = "auto"
+    normalise: Literal["unit", "instance"] = "unit"
+    positive_weight: Literal["none", "site"] = "none"
+    init: str | None = None
+
+
+class Training(Declared):
+    """How a site trains within one round."""
+
+    batch: Positive = 8
+    epochs: Positive = 1
+    steps: Positive | None = None
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    weight_decay: Rate = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: Rate = 0.0
+    keep_optimizer: bool = True
+    schedule: Literal["constant", "poly"] = "constant"
+    power: Rate = 0.9
+    augment: Literal["none", "hflip", "flips", "rotate", "mild"] = "flips"
+
+    @model_validator(mode="after")
+    def _poly_needs_steps(self) -> Training:
+        if self.schedule == "poly" and self.steps is None:
+            msg = "training.schedule 'poly' needs `training.steps`, so that its end is known"
+            raise UsageError(msg)
+        return self
