@@ -10,7 +10,7 @@ import numpy as np
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import Federation
 from consilia.engines.inprocess import run_in_process
-from consilia.methods import METHODS
+from consilia.methods import labels_seen, make_method
 from consilia.runs.spec import RunSpec, parse_changes
 from consilia.weaken import weaken
 
@@ -110,8 +110,7 @@ def toy_sites(spec: RunSpec, train: int = 10, test: int = 6) -> dict[str, SiteDa
 def run_toy(spec: RunSpec, path: Path, sites: dict[str, SiteData] | None = None) -> dict[str, Any]:
     """Run a toy spec and return what `metrics.json` holds."""
     if sites is None:
-        full = METHODS[spec.method.name].method.labels == "full"
-        seen = spec.federation.with_full_labels() if full else spec.federation
+        seen = labels_seen(make_method(spec.method.name), spec.federation)
         sites = toy_sites(spec.model_copy(update={"federation": seen}))
     return run_in_process(spec, path, data=path, sites=sites)
 

@@ -22,7 +22,7 @@ def methods(
 ) -> None:
     """List the methods, or those that fit a federation."""
     from consilia.declare.read import read_federation
-    from consilia.methods import METHODS, make_method
+    from consilia.methods import METHODS, why_not
 
     declared = None if federation is None else read_federation(federation)
     found: list[dict[str, Any]] = []
@@ -37,7 +37,7 @@ def methods(
             "preset": dict(entry.preset),
         }
         if declared is not None:
-            unmet = make_method(name).unmet(declared)
+            unmet = why_not(name, declared)
             line |= {"fits": unmet is None, "why_not": unmet}
         found.append(line)
     if as_json:

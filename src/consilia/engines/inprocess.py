@@ -18,7 +18,7 @@ from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
 from consilia.errors import RunError, UsageError
 from consilia.labels import LabelView
-from consilia.methods import make_method, refuse_unfit
+from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Start
 from consilia.payload import Record
 from consilia.readers.site import load_common, load_site, pool
@@ -60,8 +60,8 @@ def run_in_process(
         sites: The sites' data, where it is already in memory.
     """
     method = make_method(spec.method.name, spec.method.settings)
-    federation = spec.federation.with_full_labels() if method.labels == "full" else spec.federation
-    refuse_unfit(spec.method.name, method, federation)
+    refuse_unfit(spec.method.name, method, spec.federation)
+    federation = labels_seen(method, spec.federation)
     set_threads(spec)
     if sites is None:
         sites = load_sites(spec, federation, data)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from consilia.declare import Federation
 from consilia.labels.usable import has_usable_labels
-from consilia.methods import make_method, refuse_unfit
+from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Wire, wire_of
 from consilia.payload import Group, Layout, Shape
 from consilia.runs.spec import RunSpec
@@ -73,8 +73,8 @@ class Plan:
 def make_plan(spec: RunSpec) -> Plan:
     """Return the plan of a run, or refuse a federation that the method does not fit."""
     method = make_method(spec.method.name, spec.method.settings)
-    federation = spec.federation.with_full_labels() if method.labels == "full" else spec.federation
-    refuse_unfit(spec.method.name, method, federation)
+    refuse_unfit(spec.method.name, method, spec.federation)
+    federation = labels_seen(method, spec.federation)
     chosen = PlainLearner.of(spec.learner, federation)
     learner = method.learner(chosen)
     with torch.device("meta"):

@@ -35,8 +35,10 @@ __all__ = [
     "Start",
     "Wire",
     "hyper",
+    "labels_seen",
     "make_method",
     "refuse_unfit",
+    "why_not",
     "wire_of",
 ]
 
@@ -97,12 +99,23 @@ def _checked(name: str, key: str, value: Any, kind: Any) -> Any:
     return value
 
 
+def labels_seen(method: AnyMethod, federation: Federation) -> Federation:
+    """Return the federation as a method sees it: as declared, or with full labels for the oracle."""
+    return federation.with_full_labels() if method.labels == "full" else federation
+
+
+def why_not(name: str, federation: Federation) -> str | None:
+    """Return why a method with its defaults cannot serve a federation, or `None` if it can."""
+    method = make_method(name)
+    return method.unmet(labels_seen(method, federation))
+
+
 def refuse_unfit(name: str, method: AnyMethod, federation: Federation) -> None:
     """Refuse a federation that does not meet a method's needs, with the methods that fit it."""
-    reason = method.unmet(federation)
+    reason = method.unmet(labels_seen(method, federation))
     if reason is None:
         return
-    fitting = [other for other in METHODS if make_method(other).unmet(federation) is None]
+    fitting = [other for other in METHODS if why_not(other, federation) is None]
     way_out = f"use {' or '.join(repr(o) for o in fitting[:3])}" if fitting else "add annotations"
     msg = f"method '{name}' does not fit federation '{federation.name}': it {reason}; {way_out}"
     raise DeclarationError(msg)

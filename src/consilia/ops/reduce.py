@@ -19,7 +19,7 @@ from torch import Tensor
 from consilia.payload import Weights
 
 #: Per site: one number, or one number per row of the group's tensors.
-Shares: TypeAlias = Mapping[str, float | np.ndarray]
+Shares: TypeAlias = Mapping[str, float | int | np.ndarray]
 
 
 def normalise(shares: Shares) -> dict[str, np.ndarray]:
@@ -32,7 +32,7 @@ def normalise(shares: Shares) -> dict[str, np.ndarray]:
     clean = {site: np.where(np.isfinite(s) & (s > 0), s, 0.0) for site, s in raw.items()}
     total = sum((clean[site] for site in sorted(clean)), start=np.float64(0))
     divisor = np.where((total > 0) & (np.abs(total - 1) > 1e-12), total, 1.0)
-    return {site: s / divisor for site, s in clean.items()}
+    return {site: np.asarray(s / divisor) for site, s in clean.items()}
 
 
 def reduce(
@@ -60,7 +60,7 @@ def reduce(
     ]
     sums: dict[str, Tensor] = {}
     for site in sorted(updates):
-        update = updates[site]
+        update = dict(updates[site].items())  # read once, where it waits on disk
         for name, plan in names:
             if site in plan:
                 _accumulate(sums, name, update[name], plan[site])

@@ -14,8 +14,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -85,35 +84,35 @@ def list_files(
         if entry.name.startswith(".") or entry.name.lower() in LITTER:
             continue
         try:
-            path = _usable(entry, root, f"{kind} '{printable(entry.name)}' of {who}", types)
-            if path.stem in files:
+            stem = _usable(entry, root, f"{kind} '{printable(entry.name)}' of {who}", types)
+            if stem in files:
                 msg = (
-                    f"{kind}s '{files[path.stem].name}' and '{path.name}' of {who} have the same "
-                    "name but for their type; remove or rename one"
+                    f"{kind}s '{files[stem].name}' and '{entry.name}' of {who} have the same name "
+                    "but for their type; remove or rename one"
                 )
                 raise DataError(msg)
-            files[path.stem] = path
+            files[stem] = folder / entry.name
         except DataError as problem:
             report("error", str(problem))
     return dict(sorted(files.items()))
 
 
-def _usable(entry: os.DirEntry[str], root: Path, what: str, types: tuple[str, ...]) -> Path:
-    """Return the path of a file, or refuse it by its name and place."""
-    path = Path(entry.path)
+def _usable(entry: os.DirEntry[str], root: Path, what: str, types: tuple[str, ...]) -> str:
+    """Return the stem of a file, or refuse it by its name and place."""
+    stem, dot, suffix = entry.name.rpartition(".")
     if not entry.name.isprintable():
         msg = f"{what} has a name with characters that cannot be printed; rename it"
         raise DataError(msg)
     if entry.is_symlink():
-        stay_inside(path, root, what)
-    if path.suffix.lower() not in types:
-        found = f"the type '{path.suffix}'" if path.suffix else "no file type"
+        stay_inside(Path(entry.path), root, what)
+    if f".{suffix}".lower() not in types or not dot:
+        found = f"the type '.{suffix}'" if dot else "no file type"
         msg = f"{what} has {found}; expected one of {', '.join(types)}: convert or remove it"
         raise DataError(msg)
     if not entry.is_file():
         msg = f"{what} is not a file; expected one file for each image: remove it"
         raise DataError(msg)
-    return path
+    return stem
 
 
 def stay_inside(path: Path, root: Path, what: str) -> None:
@@ -129,6 +128,8 @@ def stay_inside(path: Path, root: Path, what: str) -> None:
 
 def printable(text: str) -> str:
     """Return text for use in a sentence: on one line, and not endless."""
+    if len(text) <= 80 and text.isprintable():
+        return text
     plain = "".join(letter if letter.isprintable() else "?" for letter in text)
     return plain if len(plain) <= 80 else f"{plain[:77]}..."
 
@@ -187,11 +188,8 @@ def _decode(path: Path, what: str, *, indexed: bool) -> Pixels:
             return DECODERS[path.suffix.lower()](file.read(size), what, indexed)
     except DataError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        msg = (
-            f"{what} has too many pixels; expected at most {Image.MAX_IMAGE_PIXELS}, and at most "
-            f"{LONGEST} a side: make it smaller or crop it"
-        )
+    except Image.DecompressionBombError:
+        msg = f"{what} claims to have a huge number of pixels; make it smaller or crop it"
         raise DataError(msg) from None
     except PermissionError:
         msg = f"{what} may not be read by this user; change its permissions"
@@ -211,19 +209,30 @@ def _check_bytes(size: int, what: str) -> None:
 
 
 def _decode_picture(data: bytes, what: str, indexed: bool) -> Pixels:
-    """Return the pixels of a file that Pillow reads; palettes become colours, except in masks."""
+    """Return the pixels of a file that Pillow reads, strictly, whatever others have asked of it."""
+    lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     formats = MASK_FORMATS if indexed else FORMATS
-    with _strict_pillow(), Image.open(io.BytesIO(data), formats=formats) as image:
-        _check_size((image.height, image.width), what)
-        pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
-        if pages > 1:
-            msg = f"{what} holds {pages} pages; expected one image in each file: split it"
-            raise DataError(msg)
-        if image.mode not in MODES:
-            msg = f"{what} has the color mode '{image.mode}'; expected grey or RGB: convert it"
-            raise DataError(msg)
-        image.load()
-        return np.asarray(image.convert("RGB") if image.mode == "P" and not indexed else image)
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),  # odd metadata does not make pixels wrong
+            Image.open(io.BytesIO(data), formats=formats) as image,
+        ):
+            return _pixels_of(image, what, indexed)
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
+
+
+def _pixels_of(image: ImageFile.ImageFile, what: str, indexed: bool) -> Pixels:
+    """Return the pixels of an opened image; palettes become colors, except in masks."""
+    _check_size((image.height, image.width), what)
+    pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
+    if pages > 1:
+        msg = f"{what} holds {pages} pages; expected one image in each file: split it"
+        raise DataError(msg)
+    if image.mode not in MODES:
+        msg = f"{what} has the color mode '{image.mode}'; expected grey or RGB: convert it"
+        raise DataError(msg)
+    return np.asarray(image.convert("RGB") if image.mode == "P" and not indexed else image)
 
 
 #: Version -> function; the third version is for named columns only, which are no pixels.
@@ -270,25 +279,14 @@ DECODERS: dict[str, Callable[[bytes, str, bool], Pixels]] = {
 
 
 def _check_size(size: Size, what: str) -> None:
-    if not 1 <= min(size) <= max(size) <= LONGEST:
+    """Refuse images that are suspiciously large, before memory is taken for them."""
+    most = Image.MAX_IMAGE_PIXELS or LONGEST**2
+    if not 1 <= min(size) <= max(size) <= LONGEST or math.prod(size) > most:
         msg = (
             f"{what} is {size[1]} x {size[0]} pixels (width x height); expected 1 to {LONGEST} a "
-            "side: make it smaller or crop it"
+            f"side and {most} in all: make it smaller or crop it"
         )
         raise DataError(msg)
-
-
-@contextmanager
-def _strict_pillow() -> Iterator[None]:
-    """Have Pillow refuse what it would pass over, whatever else in the process has asked of it."""
-    lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata does not make pixels wrong
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
 
 
 # ----------------------------------------------------------------------------------------- pixels

@@ -19,6 +19,7 @@ from consilia.errors import DataError, listing
 from consilia.readers.folder import (
     SPLITS,
     UNSEEN,
+    Copies,
     Entry,
     Folder,
     check_boxes,
@@ -158,7 +159,7 @@ class _Tally:
     """What was found so far, over all files of a folder."""
 
     folder: Folder
-    copies: dict[bytes, Entry] = field(default_factory=dict)
+    copies: Copies = field(default_factory=dict)
     constant: list[str] = field(default_factory=list)
     deep: list[str] = field(default_factory=list)
     lowest: float = np.inf

@@ -50,13 +50,13 @@ SITES = {
         16,
         Scanner(
             blur=(0.02, 0.02),
-            contrast=0.8,
-            gamma=1.4,
-            vignette=0.4,
-            tint=(1.1, 0.8, 0.7),
+            contrast=0.9,
+            gamma=1.15,
+            vignette=0.3,
+            tint=(1.05, 0.85, 0.75),
             noise=0.03,
         ),
-        zoom=0.8,
+        zoom=0.85,
         habit=0.2,
     ),
     "dakar": Site(
@@ -93,7 +93,7 @@ def _eye(
     rim = blend(scene, tinted((0.88, 0.58, 0.32)), np.full((size, size), rng.uniform(0.55, 0.9)))
     rim = rim + 0.03 * texture(rng, size, 0.05)
     scene = blend(scene, rim, cover(disc_depth, rng.uniform(0.05, 0.12)))
-    pallor = rng.uniform(0.3, 0.75)
+    pallor = rng.uniform(0.28, 0.65)
     scene = blend(scene, tinted((0.99, 0.86, 0.62)), pallor * cover(cup_depth, 0.12))
     scene = blend(scene, tinted(BLOOD), 0.75 * _tree(rng, cup, size))
     truth = np.zeros((size, size), dtype=np.uint8)

@@ -40,16 +40,16 @@ SITES = {
     "utrecht": Site(
         48,
         20,
-        Scanner(speckle=0.7, blur=(0.02, 0.04), gamma=0.75, level=0.06, noise=0.05),
-        zoom=1.2,
+        Scanner(speckle=0.6, blur=(0.02, 0.04), gamma=0.85, level=0.04, noise=0.045),
+        zoom=1.15,
         habit=0.6,
         prevalence=(0.55, 0.6, 0.4),
     ),
     "vaasa": Site(
         24,
         20,
-        Scanner(speckle=0.5, blur=(0.03, 0.02), inverted=True, contrast=1.2, bias=0.15, noise=0.04),
-        zoom=0.85,
+        Scanner(speckle=0.5, blur=(0.03, 0.02), bias=0.12, contrast=1.25, lines=0.02, noise=0.03),
+        zoom=0.9,
         habit=0.9,
         prevalence=(0.6, 0.5, 0.6),
     ),
@@ -118,7 +118,7 @@ def _tissue(rng: Generator, size: int, inner: Curve, outer: Curve, pigment: Curv
     """Return vitreous, retina with its bright and dark layers, pigment layer and choroid."""
     down, _ = axes(size)
     level = (down - inner) / (outer - inner)  # 0 at the inner, 1 at the outer border
-    bands = 0.5 + 0.16 * np.cos(2 * np.pi * 2.2 * level) - 0.12 * level
+    bands = 0.52 + 0.12 * np.cos(2 * np.pi * 2.2 * level) - 0.12 * level
     retina = bands + 0.04 * texture(rng, size, 0.05, stretch=2)
     choroid = (0.55 + 0.12 * texture(rng, size, 0.07)) * np.exp(
         -np.maximum(down - pigment, 0) / 0.45
@@ -139,7 +139,7 @@ def _paint_cysts(
     for _ in range(rng.integers(2, 7)):
         cyst = _cyst(rng, center, inner, outer, across[0], site)
         depth = np.where(retina, cyst.depth(size), -1)
-        scene = blend(scene, rng.uniform(0.08, 0.22), cover(depth, 0.12))
+        scene = blend(scene, rng.uniform(0.06, 0.17), cover(depth, 0.1))
         truth[depth > 0] = IRF
     return scene
 
@@ -150,7 +150,7 @@ def _cyst(
     x = float(np.clip(center + rng.normal(0, 0.25), -0.9, 0.9))
     top, bottom = (float(np.interp(x, across, curve)) for curve in (inner, outer))
     y = top + (bottom - top) * rng.uniform(0.25, 0.8)
-    radius = site.zoom * np.exp(rng.uniform(np.log(0.06), np.log(0.16)))
+    radius = site.zoom * np.exp(rng.uniform(np.log(0.08), np.log(0.18)))
     return draw_blob(rng, y, x, radius, aspect=rng.uniform(0.7, 1.5), roughness=0.1)
 
 

@@ -34,10 +34,10 @@ from consilia.datasets.phantoms.study import (
 
 SLICES = 8
 SCANNERS = (
-    Scanner(blur=(0.015, 0.015), noise=0.025),
-    Scanner(blur=(0.025, 0.025), bias=0.2, gamma=0.75, noise=0.04),
-    Scanner(blur=(0.02, 0.02), contrast=1.3, gamma=1.3, bias=0.1, noise=0.03),
-    Scanner(blur=(0.02, 0.035), contrast=0.75, level=0.05, lines=0.02, noise=0.03),
+    Scanner(blur=(0.015, 0.015), noise=0.025, drift=0.2),
+    Scanner(blur=(0.025, 0.025), bias=0.2, gamma=0.75, noise=0.04, drift=0.2),
+    Scanner(blur=(0.02, 0.02), contrast=1.3, gamma=1.3, bias=0.1, noise=0.03, drift=0.2),
+    Scanner(blur=(0.02, 0.035), contrast=0.75, level=0.05, lines=0.02, noise=0.03, drift=0.2),
 )
 #: The scanner of a site is never used: a patient brings the one he was examined with.
 SITES = {site: Site(8, 3, SCANNERS[0], zoom=1.0) for site in ("graz", "hanoi", "izmir", "jaipur")}

@@ -1,0 +1,201 @@
+"""The contract, for every method in the table: a new method gets these for free."""
+
+import dataclasses
+import inspect
+import json
+import math
+
+import numpy as np
+import pytest
+
+from consilia.engines.inprocess import run_in_process
+from consilia.methods import METHODS, Wire, labels_seen, make_method, why_not, wire_of
+from consilia.testing import run_toy, toy_sites, toy_spec, with_changes
+from tests.methods.support import assert_same_state, final_state, ledger_fields, without_times
+
+TASKS = ("segmentation", "multi-label", "single-label")
+BOUND = {"local", "central", "oracle"}
+
+
+def spec_for(name, task="segmentation", **changes):
+    spec = toy_spec(task, method={"name": name}, **changes)
+    if why_not(name, spec.federation) is not None:
+        pytest.skip(f"{name} does not serve this federation")
+    return spec
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", METHODS)
+def test_it_trains_and_its_numbers_are_finite(name, task, tmp_path):
+    metrics = run_toy(spec_for(name, task), tmp_path / "run")
+    assert set(metrics["sites"]) == {"anna", "bo", "cleo"}
+    key = "dice" if task == "segmentation" else "auroc"
+    assert 0 <= metrics["mean"][key] <= 1
+    for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines():
+        told = json.loads(line)
+        assert told["events"] == []
+        assert all(math.isfinite(v) for site in told["sites"].values() for v in site.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_run_twice_is_the_same(name, tmp_path):
+    spec = spec_for(name)
+    one, two = (run_toy(spec, tmp_path / part) for part in ("one", "two"))
+    assert without_times(one) == without_times(two)
+    assert_same_state(final_state(tmp_path / "one"), final_state(tmp_path / "two"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_another_seed_is_another_run(name, tmp_path):
+    one = run_toy(spec_for(name), tmp_path / "one")
+    two = run_toy(spec_for(name, seed=1), tmp_path / "two")
+    assert one["mean"] != two["mean"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_order_of_sites_in_the_file_does_not_matter(name, tmp_path):
+    spec = spec_for(name)
+    turned = spec.model_copy(
+        update={"federation": spec.federation.model_copy(update={"site": spec.federation.site[::-1]})}
+    )
+    one, two = run_toy(spec, tmp_path / "one"), run_toy(turned, tmp_path / "two")
+    assert without_times(one) == without_times(two)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_stopped_run_goes_on_to_the_bit(name, tmp_path):
+    spec = spec_for(name)
+    run_toy(spec, tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(line):
+        if line["round"] == 2:
+            raise Stop
+
+    sites = toy_sites_of(spec)
+    with pytest.raises(Stop):
+        run_in_process(spec, tmp_path / "cut", data=tmp_path, sites=sites, listeners=(stop,))
+    resumed = run_toy(spec, tmp_path / "cut")
+    assert without_times(resumed) == without_times(json.loads((tmp_path / "whole/metrics.json").read_text()))
+    assert_same_state(final_state(tmp_path / "cut"), final_state(tmp_path / "whole"))
+    for name_ in ("ledger.jsonl", "rounds.jsonl"):
+        cut, whole = ((tmp_path / p / name_).read_text().splitlines() for p in ("cut", "whole"))
+        assert len(cut) == len(whole)
+
+
+def toy_sites_of(spec):
+    federation = labels_seen(make_method(spec.method.name), spec.federation)
+    return toy_sites(spec.model_copy(update={"federation": federation}))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_absent_site_and_a_late_one_are_survived(name, tmp_path):
+    spec = spec_for(name, rounds=4, participation={"absent": {"anna": [2]}, "joins": {"cleo": 3}})
+    run_toy(spec, tmp_path / "run")
+    lines = [json.loads(x) for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    if METHODS[name].method.data == "own":
+        present = [line["took_part"] for line in lines]
+        assert present == [["anna", "bo"], ["bo"], ["anna", "bo", "cleo"], ["anna", "bo", "cleo"]]
+        assert lines[2]["events"] == [{"site": "cleo", "event": "joined"}]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_what_its_types_declare_leaves_a_site(name, tmp_path):
+    run_toy(spec_for(name), tmp_path / "run")
+    wire = wire_of(METHODS[name].method)
+    for kind, direction, verb in (
+        (wire.intro, "up", "introduce"),
+        (wire.up, "up", "train"),
+        (wire.down, "down", "train"),
+    ):
+        declared = {
+            (member.__name__, field.name)
+            for member in Wire.members(kind)
+            for field in dataclasses.fields(member)
+        }
+        seen = ledger_fields(tmp_path / "run", direction, verb)
+        assert seen
+        assert seen <= declared
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_sites_without_labels_are_judged_all_the_same(name, tmp_path):
+    sites = [
+        {"name": "anna", "supervision": "mask"},
+        {"name": "bo", "supervision": "none"},
+        {"name": "cleo", "supervision": "mask", "annotates": ["square"]},
+    ]
+    metrics = run_toy(spec_for(name, sites=sites), tmp_path / "run")
+    assert set(metrics["sites"]) == {"anna", "bo", "cleo"}
+    assert metrics["sites"]["bo"]["dice"] is not None
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_site_of_three_images_trains(name, tmp_path):
+    spec = spec_for(name)
+    sites = toy_sites_of(spec)
+    small = toy_sites(spec, train=3)
+    run_toy(spec, tmp_path / "run", {**sites, "bo": small["bo"]})
+    line = json.loads((tmp_path / "run/rounds.jsonl").read_text().splitlines()[-1])
+    assert line["events"] == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_hyper_parameter_says_where_it_is_from(name):
+    for field in dataclasses.fields(METHODS[name].method):
+        assert field.metadata["meaning"]
+        assert field.metadata["source"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_its_module_is_small_and_its_card_is_filled(name):
+    method = METHODS[name].method
+    lines = inspect.getsource(inspect.getmodule(method)).splitlines()
+    assert len(lines) <= 250
+    assert method.card.summary
+    assert name in BOUND | {"finetune"} or "@" in method.card.bibtex
+
+
+@pytest.mark.parametrize("task", ["segmentation", "multi-label"])
+@pytest.mark.parametrize("name", ["fedavg-masked", "central"])
+def test_unknown_labels_are_never_read(name, task, tmp_path):
+    form = "mask" if task == "segmentation" else "image"
+    sites = [
+        {"name": "anna", "supervision": form, "annotates": ["round"]},
+        {"name": "bo", "supervision": form, "annotates": ["square"]},
+        {"name": "cleo", "supervision": form},
+    ]
+    spec = spec_for(name, task, sites=sites)
+    clean = toy_sites(spec)
+    one = run_toy(spec, tmp_path / "one", clean)
+    two = run_toy(spec, tmp_path / "two", {k: garbled(v) for k, v in clean.items()})
+    assert without_times(one) == without_times(two)
+    assert_same_state(final_state(tmp_path / "one"), final_state(tmp_path / "two"))
+
+
+def garbled(data):
+    """Replace everything that is not known by garbage: unknown columns, and the hidden truth."""
+    view, rng = data.view, np.random.default_rng(0)
+    target = view.target.copy()
+    if not view.segments:
+        noise = rng.integers(0, 2, target.shape).astype(np.uint8)
+        target = np.where(view.known_labels, target, noise)
+    train = dataclasses.replace(data.train, truth=rng.permutation(data.train.truth))
+    return dataclasses.replace(data, train=train, view=dataclasses.replace(view, target=target))
+
+
+def test_settings_are_checked():
+    from consilia.errors import UsageError
+
+    with pytest.raises(UsageError, match=r"no method named 'fedprx'; did you mean 'fedprox'\?"):
+        make_method("fedprx")
+    with pytest.raises(UsageError, match=r"method 'fedprox' has no setting 'row'; did you mean 'rows'\?"):
+        make_method("fedprox", {"row": 1})
+    with pytest.raises(UsageError, match=r"method.mu of 'fedprox' is 'x'; expected float"):
+        make_method("fedprox", {"mu": "x"})
+    with pytest.raises(UsageError, match=r"method.rows of 'fedavg' is 'some'; expected one of 'all', 'labelled'"):
+        make_method("fedavg", {"rows": "some"})
+    assert make_method("fedprox", {"mu": 1}).mu == 1.0
+    assert with_changes(toy_spec(), "rounds=7").rounds == 7
