@@ -365,7 +365,7 @@ def entries(record: Record, hashes: bool = False) -> tuple[FieldEntry, ...]:
 
 
 def _entry(name: str, tree: Json, tensors: Weights, hashes: bool) -> FieldEntry:
-    held = [tensors[path] for path in _paths(tree)]
+    held = [tensors[path] for path in _paths(tree) if path in tensors]
     digest = _digest(held, tree) if hashes else None
     if not held:
         text = json.dumps(tree)

@@ -247,7 +247,7 @@ def test_a_round_blob_has_its_area_and_depth():
     depth = Blob(0.0, 0.0, radius=0.5).depth(128)
     assert (depth > 0).mean() == pytest.approx(np.pi * 0.5**2 / 4, rel=0.02)
     assert depth.max() <= 1
-    rough = draw_blob(np.random.default_rng(0), 0, 0, 0.5, roughness=0.1).depth(128)
+    rough = draw_blob(np.random.default_rng(0), 0.0, 0.0, 0.5, roughness=0.1).depth(128)
     assert not np.array_equal(rough > 0, depth > 0)
 
 

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from consilia.datasets.contract import Cases
 
-#: Okabe and Ito's colours without black and grey: distinguishable with any colour vision.
+#: Okabe and Ito's colors without black and gray: distinguishable with any color vision.
 COLORS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")
 INCH_PER_IMAGE = 1.25
 #: A caption names this many labels and shortens the rest to an ellipsis.
@@ -87,7 +87,7 @@ def _draw_case(
     if truth is None:
         return
     if truth.ndim == 2:
-        for value in np.unique(truth[truth > 0])[::-1]:  # inner labels last, so on top
+        for value in np.unique(truth[truth > 0]).tolist()[::-1]:  # inner labels last, so on top
             place.contour(truth == value, levels=[0.5], colors=_color(value - 1), linewidths=1.2)
         return
     present = [label for label, has in zip(labels, truth, strict=True) if has]

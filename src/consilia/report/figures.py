@@ -112,18 +112,13 @@ def traffic_figure(record: Record) -> Markup | None:
 
 def case_figure(record: Record) -> Markup | None:
     """Return the main metric of every test case, one strip per site, medians marked."""
-    strips = []
-    for site, table in record.cases.items():
-        column = [finite(v) for v in (table.get("values") or {}).get(record.main, ())]
-        values = np.array([v for v in column if math.isfinite(v)])
-        if len(values) and record.slot(site) != "rest":
-            strips.append((site, record.slot(site), values))
+    strips = _strips(record)
     if not strips:
         return None
     with drawing(height=0.75 + 0.42 * len(strips), margin=0.25) as (figure, axes):
         for row, (site, slot, values) in enumerate(reversed(strips)):
             spread = row + 0.26 * _scatter(len(values))
-            axes.scatter(values, spread, s=13, color=COLORS[slot], alpha=0.65, linewidths=0)
+            axes.scatter(values, spread, s=13, color=COLORS[slot], alpha=0.65, linewidths=0, clip_on=False)
             axes.plot([np.median(values)] * 2, [row - 0.36, row + 0.36], color=INK, lw=1.6)
             place = {"transform": axes.get_yaxis_transform(), "clip_on": False}
             axes.plot(1.045, row, "s", ms=6, color=COLORS[slot], **place)
@@ -135,6 +130,20 @@ def case_figure(record: Record) -> Markup | None:
         axes.grid(axis="x")
         told = "; ".join(f"{s}: median {np.median(v):.2f}, lowest {v.min():.2f}" for s, _, v in strips)
         return inline(figure, "cases", f"{record.main} of every test case per site. {told}")
+
+
+def _strips(record: Record) -> list[tuple[str, str, np.ndarray]]:
+    """Return (name, color, scores) per site; sites without a color of their own share the last."""
+    strips, rest, others = [], [], 0
+    for site, table in record.cases.items():
+        column = [finite(v) for v in (table.get("values") or {}).get(record.main, ())]
+        values = [v for v in column if math.isfinite(v)]
+        if record.slot(site) == "rest":
+            rest += values
+            others += 1
+        elif values:
+            strips.append((site, record.slot(site), np.array(values)))
+    return [*strips, (f"{others} others", "rest", np.array(rest))] if rest else strips
 
 
 def _done(record: Record) -> int:
@@ -216,7 +225,7 @@ def _band(axes: Axes, rest: Sequence[Line]) -> list[tuple[str, str, float]]:
     axes.fill_between(x, np.nanmin(values, 0), np.nanmax(values, 0), color=REST, alpha=0.3, lw=0)
     middle = np.nanmedian(values, axis=0)
     axes.plot(x, middle, color=REST, lw=2.4)
-    return [(f"{len(rest)} others, median", "rest", float(middle[-1]))]
+    return [(f"{len(rest)} others", "rest", float(middle[-1]))]
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[str, str, float]]) -> None:

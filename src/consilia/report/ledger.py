@@ -32,6 +32,7 @@ SCALARS = {
     "NoneType": "nothing",
     "table": "a table of numbers or names",
 }
+COUNTS = {"images": "image counts", "labelled": "counts per label", "loss": "loss values"}
 RAW = ("uint8", "bool", "int16", "uint16")  # how images and label maps are stored
 
 
@@ -154,7 +155,7 @@ def _named(up: list[dict[str, Any]]) -> str:
         things[f"model weights ({count(weights)} numbers a message)"] = None
     for line in up:
         if not _is_weights(line) and line["message"] not in {"Examination", "Scores", "Failed"}:
-            things[f"{line['message']}.{line['field']}"] = None
+            things[COUNTS.get(line["field"], f"{line['message']}.{line['field']}")] = None
     scores = {"Examination": "scores of test cases", "Scores": "mean scores", "Failed": "error sentences"}
     sent = {line["message"] for line in up}
     return sentence_list([*things, *(text for name, text in scores.items() if name in sent)])

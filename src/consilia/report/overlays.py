@@ -90,16 +90,25 @@ def _gallery(record: Record, path: Path) -> Gallery:
 
 def _chosen(kept: dict[str, np.ndarray]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield one case per rank; a case that holds several ranks comes once."""
+    score = np.where(_rightly_empty(kept["truth"], kept["predicted"]), 1.0, kept["score"])
     found: dict[str, tuple[int, tuple[str, ...]]] = {}
     for rank in RANKS:
         rows = np.flatnonzero(kept["rank"] == rank)
         if not len(rows):
             continue
-        row = {"best": rows[0], "median": rows[len(rows) // 2], "worst": rows[-1]}[rank]
+        worst = rows[np.argmin(score[rows])]
+        row = {"best": rows[0], "median": rows[len(rows) // 2], "worst": worst}[rank]
         case = str(kept["case"][row])
         index, before = found.get(case, (int(row), ()))
         found[case] = (index, (*before, rank))
     yield from found.values()
+
+
+def _rightly_empty(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return which cases of a segmentation hold nothing and were left unmarked."""
+    if truth.ndim != 3:
+        return np.zeros(len(truth), bool)
+    return np.asarray(~(truth > 0).any((1, 2)) & ~(predicted > 0).any((1, 2)))
 
 
 def _example(record: Record, kept: dict[str, np.ndarray], row: int, ranks: tuple[str, ...]) -> Example:
@@ -112,7 +121,7 @@ def _example(record: Record, kept: dict[str, np.ndarray], row: int, ranks: tuple
         tiles = (Tile("image", png(_shrunk(image)), alt),)
         return Example(case, ranks, score, "", tiles, bars[:BARS], len(bars[BARS:]))
     note = ""
-    if not truth.any() and not predicted.any():
+    if _rightly_empty(truth[None], predicted[None])[0]:
         score, note = None, "nothing to find, nothing marked"
     return Example(case, ranks, score, note, _tiles(case, image, truth, predicted))
 

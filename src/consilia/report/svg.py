@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from consilia.report.record import NAMED
 
 WIDTH, HEIGHT = 4.7, 2.9  # inches; a column of the page, or the width of a phone
-FONT = 9.5
+FONT = 10
 
 INK, SOFT, REST, PAPER = "#010101", "#010102", "#010103", "#010104"
 COLORS = {"ink": INK, "soft": SOFT, "rest": REST, "paper": PAPER} | {
@@ -64,7 +64,7 @@ def rounds_axis(axes: Axes) -> None:
     """Label the horizontal axis as rounds, whole numbers only."""
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 4, 5, 10], min_n_ticks=3))
     axes.grid(axis="y")
     axes.tick_params(length=3)
 

@@ -149,7 +149,7 @@ def site_table(record: Record) -> list[SiteRow]:
             slot=record.slot(name),
             form=str(site.supervision),
             marks=FORMS[site.supervision] + style,
-            annotates=", ".join(marked) or "nothing",
+            annotates=_marked(marked, federation.labels),
             leaves_out=", ".join(missing) or DASH,
             complete="yes" if site.complete else "may miss objects",
             images=between(images.get(name, ())),
@@ -160,6 +160,12 @@ def site_table(record: Record) -> list[SiteRow]:
         pool = between(images.get(POOLED, ()))
         rows.append(SiteRow(POOLED, "ink", "", "all sites together", "", "", "", pool, taken[POOLED]))
     return rows
+
+
+def _marked(marked: tuple[str, ...], labels: tuple[str, ...]) -> str:
+    if marked == labels and len(labels) > 1:
+        return f"all {len(labels)} labels"
+    return ", ".join(marked) or "nothing"
 
 
 def events(record: Record) -> list[tuple[str, str, str]]:

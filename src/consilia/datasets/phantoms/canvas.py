@@ -77,7 +77,7 @@ def blend(scene: np.ndarray, paint: np.ndarray | float, opacity: np.ndarray) -> 
 
 
 def tinted(color: tuple[float, float, float]) -> Float[np.ndarray, "3 1 1"]:
-    """Return a colour that broadcasts over a scene."""
+    """Return a color that broadcasts over a scene."""
     return np.array(color)[:, None, None]
 
 
@@ -93,7 +93,7 @@ class Blob:
     wobble: tuple[tuple[float, float], ...] = ()
 
     def depth(self, size: int) -> Plane:
-        """Return 1 at the centre, 0 on the contour and less outside."""
+        """Return 1 at the center, 0 on the contour and less outside."""
         down, across = axes(size)
         dy, dx = down - self.y, across - self.x
         cos, sin = np.cos(self.angle), np.sin(self.angle)

@@ -39,8 +39,8 @@ SCANNERS = (
     Scanner(blur=(0.02, 0.02), contrast=1.3, gamma=1.3, bias=0.1, noise=0.03, drift=0.2),
     Scanner(blur=(0.02, 0.035), contrast=0.75, level=0.05, lines=0.02, noise=0.03, drift=0.2),
 )
-#: The scanner of a site is never used: a patient brings the one he was examined with.
-SITES = {site: Site(8, 3, SCANNERS[0], zoom=1.0) for site in ("graz", "hanoi", "izmir", "jaipur")}
+#: The scanner of a site is never used: patients bring the one they were examined with.
+SITES = {site: Site(8, 3, SCANNERS[0]) for site in ("graz", "hanoi", "izmir", "jaipur")}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def draw(rng: Generator, diagnosis: Diagnosis, site: Site, views: int, size: int
 
 def _head(rng: Generator, size: int) -> Head:
     brain = draw_blob(
-        rng, 0, 0, rng.uniform(0.72, 0.85), aspect=rng.uniform(0.75, 0.9), roughness=0.02
+        rng, 0.0, 0.0, rng.uniform(0.72, 0.85), aspect=rng.uniform(0.75, 0.9), roughness=0.02
     )
     reach, slant = rng.uniform(0.14, 0.22), rng.uniform(0.15, 0.35)
     left, right = (

@@ -21,10 +21,10 @@ class Scanner:
         blur: Point spread, vertical and horizontal, in half image widths.
         bias: Strength of a slow multiplicative unevenness.
         vignette: How much darker the corners are.
-        contrast: Slope around mid-grey.
+        contrast: Slope around mid-gray.
         level: Brightness added.
         gamma: Exponent of the display curve; below 1 lightens the dark parts.
-        tint: Gain per channel of a colour image.
+        tint: Gain per channel of a color image.
         inverted: Whether bright is shown dark, as old radiographs are.
         fan: How much of the lower corners a curved probe leaves black.
         lines: Strength of horizontal line artefacts.

@@ -87,8 +87,8 @@ class Phantom:
     def cases(self, site: str, split: Split, size: int, seed: int) -> Cases:
         """Return the cases of one site and split; the arrays cannot be written to."""
         views = self._views(site, split)
-        origin, patients = self._patients(site, split, len(views), seed)
-        diagnoses = self._diagnoses(site, split, max(patients) + 1, origin, seed)
+        origin, everyone, patients = self._patients(site, split, len(views), seed)
+        diagnoses = self._diagnoses(site, split, origin, everyone, seed)
         seen = [
             self.draw(
                 generator(self.card.name, origin, split, seed, f"patient {patient}"),
@@ -128,17 +128,19 @@ class Phantom:
         position = list(self.sites).index(site)
         return (self.common_test + position) // len(self.sites)
 
-    def _patients(self, site: str, split: Split, count: int, seed: int) -> tuple[str, list[int]]:
-        """Return where the patients come from and their numbers there."""
+    def _patients(
+        self, site: str, split: Split, count: int, seed: int
+    ) -> tuple[str, int, list[int]]:
+        """Return where the patients come from, how many there are, and which come to the site."""
         if not self.shared_pool:
-            return site, list(range(count))
-        everyone = [len(self._views(name, split)) for name in self.sites]
-        first = sum(everyone[: list(self.sites).index(site)])
-        dealt = generator(self.card.name, "pool", split, seed, "deal").permutation(sum(everyone))
-        return "pool", dealt[first : first + count].tolist()
+            return site, count, list(range(count))
+        per_site = [len(self._views(name, split)) for name in self.sites]
+        first = sum(per_site[: list(self.sites).index(site)])
+        dealt = generator(self.card.name, "pool", split, seed, "deal").permutation(sum(per_site))
+        return "pool", len(dealt), dealt[first : first + count].tolist()
 
     def _diagnoses(
-        self, site: str, split: Split, patients: int, origin: str, seed: int
+        self, site: str, split: Split, origin: str, patients: int, seed: int
     ) -> Bool[np.ndarray, "n k"]:
         plan = self.sites[site]
         rng = generator(self.card.name, origin, split, seed, "diagnoses")

@@ -1,0 +1,83 @@
+"""Augmentation moves images and labels together, exactly, and outside pixels are not known."""
+
+import pytest
+import torch
+
+from consilia.training.augment import POLICIES, Move, Policy, apply, draw
+from consilia.training.batch import Batch
+
+
+def batch(count=2, size=8, known=None, constraint=False):
+    g = torch.Generator().manual_seed(3)
+    target = torch.randint(0, 3, (count, size, size), generator=g)
+    return Batch(
+        target[:, None].float() / 2,
+        target,
+        None,
+        known,
+        (target[:, None] > 0).repeat(1, 2, 1, 1) if constraint else None,
+        torch.arange(count),
+        2,
+    )
+
+
+def flags(*values):
+    return torch.tensor(values, dtype=torch.bool)
+
+
+def test_flips_move_each_image_by_its_own_draw():
+    before = batch(constraint=True, known=torch.rand(2, 8, 8) > 0.5)
+    after = apply(Move(flags(True, False), flags(False, True)), before)
+    for part in ("image", "target", "known_pixels", "constraint"):
+        a, b = getattr(before, part), getattr(after, part)
+        assert torch.equal(b[0], a[0].flip(-1))
+        assert torch.equal(b[1], a[1].flip(-2))
+
+
+def test_quarter_turns():
+    before = batch()
+    after = apply(Move(flags(False, False), flags(False, False), torch.tensor([1, 3])), before)
+    assert torch.equal(after.target[0], torch.rot90(before.target[0], 1))
+    assert torch.equal(after.target[1], torch.rot90(before.target[1], 3))
+
+
+def test_image_and_label_stay_together_under_rotation_and_outside_is_unknown():
+    before = batch(count=4, size=32)
+    blocky = before.target // 1
+    move = draw(Policy(rotate=45), 4, torch.Generator().manual_seed(0))
+    after = apply(move, before)
+    assert after.known_pixels is not None
+    assert not after.known_pixels.all()
+    assert after.known_pixels.float().mean() > 0.6
+    assert set(after.target.unique().tolist()) <= {0, 1, 2}
+    assert torch.equal(blocky, before.target)
+
+
+def test_no_rotation_is_the_identity():
+    before = batch(size=16)
+    affine = torch.tensor([[[1.0, 0, 0], [0, 1, 0]]]).repeat(2, 1, 1)
+    after = apply(Move(flags(False, False), flags(False, False), None, affine), before)
+    assert torch.allclose(after.image, before.image, atol=1e-6)
+    assert torch.equal(after.target, before.target)
+    assert after.known_pixels.all()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_draws_are_replayable(name):
+    one, two = (draw(POLICIES[name], 5, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(one.hflip, two.hflip)
+    assert one.affine is None or torch.equal(one.affine, two.affine)
+
+
+def test_tags_do_not_move():
+    tags = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    before = Batch(torch.rand(2, 1, 8, 8), tags, None, None, None, torch.arange(2), 2)
+    after = apply(draw(POLICIES["mild"], 2, torch.Generator().manual_seed(0)), before)
+    assert torch.equal(after.target, tags)
+    assert not torch.equal(after.image, before.image)
+
+
+def test_flip_rates():
+    move = draw(POLICIES["flips"], 4000, torch.Generator().manual_seed(0))
+    assert move.hflip.float().mean().item() == pytest.approx(0.5, abs=0.03)
+    assert not draw(POLICIES["none"], 100, torch.Generator().manual_seed(0)).hflip.any()

@@ -1,0 +1,69 @@
+"""Learners: what fits which task, what they predict, which row is which label."""
+
+import pytest
+import torch
+
+from consilia.errors import UsageError
+from consilia.testing import toy_spec
+from consilia.training.learner import PlainLearner
+from consilia.training.settings import LearnerSettings
+
+
+def learner(task="segmentation", labels=("round", "square"), **settings):
+    spec = toy_spec(task, labels=list(labels))
+    return PlainLearner.of(LearnerSettings(**settings), spec.federation)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "sentence"),
+    [
+        ("segmentation", {"network": "densenet121"}, "does not fit a segmentation task; choose one of unet-"),
+        ("multi-label", {"network": "unet-small"}, "choose one of cnn-small, densenet121"),
+        ("segmentation", {"network": "unet-smal"}, "no network named 'unet-smal'; did you mean 'unet-small'?"),
+        ("segmentation", {"objective": "bce"}, "choose one of dice, dice-foreground, partial-ce"),
+        ("multi-label", {"objective": "ce"}, "with overlapping labels; choose one of bce"),
+        ("segmentation", {"objective": "dice-foreground"}, "has one label, the federation has 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(task, settings, sentence):
+    with pytest.raises(UsageError) as refused:
+        learner(task, **settings)
+    assert sentence in str(refused.value)
+
+
+def test_rows_of_the_head():
+    assert learner(objective="dice").head_rows() == (0, 1)
+    assert learner(objective="partial-ce").head_rows() == (None, 0, 1)
+    assert learner("single-label").head_rows() == (0, 1)
+
+
+@pytest.mark.parametrize("objective", ["dice", "partial-ce"])
+def test_probabilities_have_one_plane_per_label(objective):
+    found = learner(network="unet-tiny", objective=objective)
+    network = found.build().eval()
+    p = found.probabilities(network, torch.rand(2, 1, 16, 16))
+    assert p.shape == (2, 2, 16, 16)
+    assert set(found.decide(p).unique().tolist()) <= {0, 1, 2}
+
+
+def test_a_label_wins_where_it_beats_one_half():
+    p = torch.tensor([[0.6, 0.2, 0.5], [0.7, 0.3, 0.4]]).reshape(1, 2, 1, 3)
+    assert learner().decide(p).tolist() == [[[2, 0, 0]]]
+
+
+def test_groups_cover_every_tensor_once():
+    found = learner(network="unet-fedlppa", objective="partial-ce")
+    network = found.build()
+    groups = found.groups(network)
+    names = [name for group in groups.values() for name in group]
+    assert sorted(names) == sorted(network.state_dict())
+    assert groups["head"] == ("head.weight", "head.bias")
+
+
+def test_instance_normalisation_removes_offset_and_scale():
+    found = learner(network="unet-tiny", normalise="instance")
+    network = found.build().eval()
+    x = torch.rand(1, 1, 16, 16)
+    with torch.no_grad():
+        one, two = found.probabilities(network, x), found.probabilities(network, 0.2 + x * 3)
+    assert torch.allclose(one, two, atol=1e-4)

@@ -1,0 +1,109 @@
+"""The local loop: seeds, schedules, kept and reset optimisers, corrections, label overlays."""
+
+import pytest
+import torch
+
+from consilia.engines.inprocess import make_bench
+from consilia.methods import make_method
+from consilia.testing import toy_sites, toy_spec
+from consilia.training.batch import ResidentCases
+from consilia.training.local import train_locally
+from consilia.training.seeds import derive, seeded
+from consilia.training.site import Site
+
+
+def site_of(round_=1, rounds=3, **training):
+    spec = toy_spec(training=training)
+    bench = make_bench(spec, make_method("fedavg"), spec.federation)
+    data = toy_sites(spec)["anna"]
+    train = ResidentCases.of(data.train, data.view, bench.device)
+    return Site("anna", spec.federation, bench, train, spec.training, spec.seed, round_, rounds)
+
+
+def test_global_random_numbers_neither_matter_nor_move():
+    torch.manual_seed(1)
+    one = site_of()
+    train_locally(one)
+    torch.manual_seed(2)
+    before = torch.random.get_rng_state()
+    two = site_of()
+    train_locally(two)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    for a, b in zip(one.weights().values(), two.weights().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_site_round_and_purpose_each_change_the_seed():
+    seeds = {derive(0, "anna", 1), derive(1, "anna", 1), derive(0, "bo", 1), derive(0, "anna", 2)}
+    assert len(seeds) == 4
+    assert derive("a", "bc") != derive("ab", "c")
+    with seeded(5):
+        one = torch.rand(2)
+    with seeded(5):
+        assert torch.equal(torch.rand(2), one)
+
+
+def test_kept_moments_go_on_and_reset_ones_do_not():
+    kept, reset = site_of(), site_of(keep_optimizer=False)
+    train_locally(kept)
+    train_locally(reset)
+    assert reset.optimizers == {}
+    moments = {k: {n: t.clone() for n, t in v.items()} for k, v in kept.optimizers["main"].items()}
+    assert all("exp_avg" in state for state in moments.values())
+    train_locally(kept)
+    steps = [float(state["step"]) for state in kept.optimizers["main"].values()]
+    assert set(steps) == {6.0}  # three batches a round
+    assert all(float(state["step"]) == 3 for state in moments.values())
+
+
+@pytest.mark.parametrize(
+    ("done", "rate"), [(100, 0.00981982), (2500, 0.00535887), (4999, 4.687e-06)]
+)
+def test_poly_schedule(done, rate):  # METHODS 3.9 fact 6
+    from consilia.training.local import _set_rate
+
+    site = site_of(done // 10 + 1, 500, schedule="poly", steps=10, learning_rate=0.01)
+    optimizer = torch.optim.SGD(site.network.parameters(), lr=1.0)
+    _set_rate(optimizer, site.training, site, done % 10)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(rate, rel=1e-4)
+
+
+def test_only_some_parameters_can_be_trained():
+    site = site_of(weight_decay=0.0)
+    before = site.weights()
+    train_locally(site, parameters=site.bench.groups["head"])
+    after = site.weights()
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    assert moved == set(site.bench.groups["head"])
+
+
+def test_gradients_can_be_corrected_and_steps_observed():
+    site = site_of(weight_decay=0.0)
+    before, calls = site.weights(), []
+    train_locally(site, correct=lambda _, g: torch.zeros_like(g), after_step=lambda: calls.append(1))
+    assert len(calls) == 3
+    after = site.weights()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_site_without_targets_does_nothing():
+    site = site_of()
+    before = site.weights()
+    assert train_locally(site, only=torch.tensor([], dtype=torch.long)).steps == 0
+    assert all(torch.equal(before[name], value) for name, value in site.weights().items())
+
+
+def test_corrected_labels_are_trained_on_and_remembered():
+    site = site_of()
+    corrected = torch.ones_like(site.train.target)
+    site.correct_labels(corrected)
+    assert torch.equal(site.train.cut(torch.tensor([0])).target, torch.ones(1, 16, 16, dtype=torch.long))
+    assert torch.equal(site.overlays["labels"], corrected)
+
+
+def test_a_second_network_starts_elsewhere():
+    bench = site_of().bench
+    one, two = bench.start(), bench.start("second")
+    assert any(not torch.equal(one[name], two[name]) for name in one)
+    again = bench.start("second")
+    assert all(torch.equal(two[name], again[name]) for name in two)
