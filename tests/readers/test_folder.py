@@ -18,6 +18,7 @@ from consilia.datasets.contract import Cases
 from consilia.errors import DataError
 from consilia.readers.folder import read_folder
 from consilia.readers.inspect import inspect_folder
+from consilia.readers.site import load_common, load_site
 from consilia.weaken import weaken
 
 SIZE = (8, 10)
@@ -784,6 +785,10 @@ def test_what_cannot_be_read_is_refused_with_one_sentence(site, federation, spoi
 
 
 BOXES = "image,label,left,top,right,bottom"
+MANY = [f"a,liver,{i % 10},0,9,{b}" for b in range(8) for i in range(10)]
+MANY += [f"a,liver,{i % 10},1,9,{b}" for b in range(1, 8) for i in range(10)]
+MANY += [f"a,liver,{i % 10},2,9,{b}" for b in range(2, 8) for i in range(10)]
+MANY += [f"a,liver,{i % 10},3,9,{b}" for b in range(3, 8) for i in range(9)]
 BOX = [
     (
         "no boxes",
@@ -849,7 +854,7 @@ BOX = [
     ),
     (
         "too many",
-        [BOXES, *(f"a,liver,{i % 10},{i // 50},9,{3 + i // 10 % 5}" for i in range(255))],
+        [BOXES, *MANY],
         "image 'a.png' of site 'x' has 255 boxes; expected at most 254: unite some of them",
     ),
 ]
@@ -957,7 +962,8 @@ def test_one_label_has_one_value(site, federation):
 def test_a_weak_site_without_masks_is_told_about_its_test_images(site, federation):
     site.table("labels.csv", TAGS, "a,1,0", "b,1,0", "c,1,0")
     assert refused(site, federation(supervision="image")) == (
-        "site 'x' has no folder 'masks', but its test images need complete labels; put its masks there"
+        "site 'x' has no folder 'masks', but its test images need complete labels; put its masks "
+        "there, or put all patients in 'train' in cases.csv"
     )
 
 
@@ -977,7 +983,9 @@ def test_rotated_boxes_and_unknown_sites_are_refused(site, federation):
         "site 'x' declares supervision 'rotated-box', but boxes.csv holds upright boxes; declare "
         "supervision 'box'"
     )
-    assert refused(site, federation(), "xx") == "no site is named 'xx' (known: 'x')"
+    assert refused(site, federation(), "xx") == (
+        "no site is named 'xx'; did you mean 'x'? (known: 'x')"
+    )
     many = tuple(f"l{number}" for number in range(255))
     assert refused(site, federation(labels=many)) == (
         "the federation has 255 labels, but the masks of site 'x' can tell 254 apart; unite some labels"
@@ -998,6 +1006,23 @@ def test_other_libraries_cannot_make_pillow_lenient(site, federation, monkeypatc
     _cut(site.root / "images/a.png")
     assert refused(site, federation()) == f"image 'a.png' of site 'x' {DAMAGED}"
     assert ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def test_an_inspection_finds_problems_in_the_order_of_reading(site, federation):
+    site.masks()
+    site.table(
+        "cases.csv", "image,patient,split", "a,1,test", "b,2,validation", "c,3,train", "d,4,train"
+    )
+    for name in "abcd":
+        _cut(site.root / f"images/{name}.png")
+    assert refused(site, federation()) == f"image 'c.png' of site 'x' {DAMAGED}"
+
+
+def test_a_folder_can_be_loaded_as_a_site_of_a_study(site, federation):
+    site.masks()
+    data = load_site(federation(), "x", site.root.parent, validation=0.5)
+    assert len(data.train) + len(data.validation) == 3
+    assert load_common(federation(test="x"), site.root.parent).case == ("a", "b", "c", "d")
 
 
 def test_reading_twice_gives_the_same(site, federation):

@@ -15,7 +15,9 @@ LABELS = ("irf", "srf")
 FINDINGS = ("nodule", "effusion", "mass")
 
 
-def spec(sites: tuple[str, ...], task: str, labels: tuple[str, ...], **changes: Any) -> dict[str, Any]:
+def spec(
+    sites: tuple[str, ...], task: str, labels: tuple[str, ...], **changes: Any
+) -> dict[str, Any]:
     form = "mask" if task == "segmentation" else "image"
     declared = [{"name": name, "data": f"data/{name}", "supervision": form} for name in sites]
     federation = {
@@ -129,7 +131,9 @@ def make_run(tmp_path: Path) -> MakeRun:
             "bytes_down": 1,
         }
         (run / "metrics.json").write_text(json.dumps(metrics))
-        (run / "environment.json").write_text(json.dumps({"consilia": "0.1.0", "packages": {"torch": "2"}}))
+        (run / "environment.json").write_text(
+            json.dumps({"consilia": "0.1.0", "packages": {"torch": "2"}})
+        )
         if task == "segmentation":
             values = {"dice": [0.9, 0.1, None], "iou": [0.8, 0.1, None]}
             table = {"case": ["a", "b", "c"], "group": ["p", "p", "q"], "values": values}
@@ -139,3 +143,9 @@ def make_run(tmp_path: Path) -> MakeRun:
         return run
 
     return make
+
+
+@pytest.fixture(name="pictures")
+def draw_pictures() -> Callable[..., None]:
+    """Return the function that writes a site's pictures."""
+    return pictures

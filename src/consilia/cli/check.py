@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from consilia.cli.options import AsJson, Data
-from consilia.cli.show import number, out_json, size, table
+from consilia.cli.show import number, out_json, plural, size, table
 
 
 def check(
@@ -31,9 +31,17 @@ def check(
         out_json([c.to_dict() for c in checked])
     else:
         for one in checked:
-            rows = [[k, str(c.images), number(c.pixels * 100, 2)] for k, c in one.labels.items()]
+            rows = [
+                [
+                    label,
+                    str(found.images),
+                    number(None if found.share is None else found.share * 100, 2),
+                ]
+                for label, found in one.labels.items()
+            ]
             splits = ", ".join(f"{name} {count}" for name, count in one.splits.items())
-            title = f"{one.site}: {one.images} images of {one.patients} patients ({splits}), {size(one.memory)}"
+            held = f"{plural(one.images, 'image')} of {plural(one.patients, 'patient')} ({splits})"
+            title = f"{one.site or one.path}: {held}, {size(one.memory)}"
             table(title, ["label", "images", "% of pixels"], rows)
             for problem in one.problems:
                 typer.echo(f"  {problem.severity}: {problem.sentence}")
@@ -41,4 +49,4 @@ def check(
     if errors:
         raise typer.Exit(3)
     if not as_json:
-        typer.echo(f"{len(checked)} site{'s' if len(checked) != 1 else ''} checked, no errors")
+        typer.echo(f"{plural(len(checked), 'site')} checked, no errors")

@@ -27,7 +27,9 @@ def cite(
     from consilia.methods import METHODS, make_method
     from consilia.runs.store import RunFolder
 
-    name = RunFolder.open(Path(what)).spec().method.name if Path(what).is_dir() else what
+    folder = Path(what)
+    is_run = folder.is_dir() or len(folder.parts) > 1
+    name = RunFolder.open(folder).spec().method.name if is_run else what
     make_method(name)
     entries = [METHODS[name].method.card.bibtex, OURS % consilia.__version__]
     found = [entry for entry in entries if entry]

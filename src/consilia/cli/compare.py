@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from consilia.cli.options import AsJson, Changes, Data, RoundCount, Study, data_of, spec_of
-from consilia.cli.show import err, number, out_json, progress, table
+from consilia.cli.show import err, number, out_json, plural, progress, table
 from consilia.errors import UsageError
 
 if TYPE_CHECKING:
     from consilia.runs.compare import Comparison
+    from consilia.runs.spec import RunSpec
 
 
 def compare(
@@ -45,30 +46,27 @@ def compare(
     seeds averaged; p-values Holm-corrected.
     """
     from consilia.engines.inprocess import run_in_process
+    from consilia.methods import make_method, refuse_unfit
     from consilia.runs.compare import compare_runs
-    from consilia.runs.store import RunFolder, same_run
 
+    specs = _specs(study, methods, _seeds(seeds), rounds, changes or [])
+    chosen = _metric(metric, next(iter(specs.values())), baseline, {v for v, _ in specs})
+    for spec in specs.values():  # all is refused before anything trains
+        method = make_method(spec.method.name, spec.method.settings)
+        refuse_unfit(spec.method.name, method, spec.federation)
     folders: dict[str, list[Path]] = {}
-    for variant in (part.strip() for part in methods.split(",") if part.strip()):
-        name, *settings = variant.split(":")
-        own = [f"method.{setting}" for setting in settings]
-        for seed in _seeds(seeds):
-            spec = spec_of(study, name, rounds, seed, [*(changes or []), *own])
-            path = out / spec.study / f"{variant.replace(':', '+')}-{seed}"
-            if (path / "metrics.json").is_file() and same_run(RunFolder.open(path).spec(), spec):
-                folders.setdefault(variant, []).append(path)
-                continue
+    for (variant, seed), spec in specs.items():
+        path = out / spec.study / f"{variant.replace(':', '+')}-{seed}"
+        if not _is_there(path, spec):
             if only_collect:
-                err(f"no finished run of {variant} with seed {seed} under '{path}'; left out")
+                err(f"no finished run of '{variant}' with seed {seed} in '{path}'; left out")
                 continue
             with progress(f"{variant} seed {seed}", spec.rounds, quiet=as_json) as bar:
                 run_in_process(spec, path, data=data_of(study, data), listeners=(bar,))
-            folders.setdefault(variant, []).append(path)
+        folders.setdefault(variant, []).append(path)
     if not folders:
-        msg = "there is nothing to compare; name methods and seeds, or leave out --collect"
+        msg = f"there is no finished run in '{out}' to compare; leave out --collect to make them"
         raise UsageError(msg)
-    task = spec.federation.task
-    chosen = metric or ("dice" if task == "segmentation" else "auroc")
     found = compare_runs(folders, chosen, baseline)
     if as_json:
         out_json(found.to_dict())
@@ -76,40 +74,82 @@ def compare(
         _print(found)
 
 
+def _specs(
+    study: str, methods: str, seeds: list[int], rounds: int | None, changes: list[str]
+) -> dict[tuple[str, int], RunSpec]:
+    """Return what to run for each method, as it was written, and seed."""
+    variants = [part.strip() for part in methods.split(",") if part.strip()]
+    if not variants:
+        msg = "--methods is empty; name at least one, for example --methods local,fedavg"
+        raise UsageError(msg)
+    specs = {}
+    for variant in variants:
+        name, *settings = variant.split(":")
+        if not all("=" in setting for setting in settings):
+            msg = f"--methods {variant}: expected NAME or NAME:SETTING=VALUE, for example fedprox:mu=0.1"
+            raise UsageError(msg)
+        own = [f"method.{setting}" for setting in settings]
+        for seed in seeds:
+            specs[variant, seed] = spec_of(study, name, rounds, seed, [*changes, *own])
+    return specs
+
+
+def _metric(metric: str | None, spec: RunSpec, baseline: str | None, methods: set[str]) -> str:
+    """Return what to compare by, and refuse what would only be found out after hours of training."""
+    from consilia.evaluate.metrics import METRICS, metric_of
+    from consilia.runs.compare import refuse_baseline
+
+    refuse_baseline(baseline, sorted(methods))
+    task = spec.federation.task
+    if metric is None:
+        return "dice" if task == "segmentation" else "auroc"
+    if metric_of(metric).task not in {task, "both"}:
+        fitting = ", ".join(name for name, known in METRICS.items() if known.task in {task, "both"})
+        msg = f"metric '{metric}' does not fit a {task} task; choose one of {fitting}"
+        raise UsageError(msg)
+    return metric
+
+
+def _is_there(path: Path, spec: RunSpec) -> bool:
+    from consilia.runs.store import RunFolder, same_run
+
+    return RunFolder(path).finished and same_run(RunFolder.open(path).spec(), spec)
+
+
 def _seeds(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        found = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
+        found = []
+    if not found:
         msg = f"--seeds {text}: expected whole numbers, comma-separated, for example 0,1,2"
-        raise UsageError(msg) from None
+        raise UsageError(msg)
+    return found
 
 
 def _print(found: Comparison) -> None:
     sites = list(found.rows[0].sites)
-    shown = sites if len(sites) <= 8 else []
-    columns = ["method", *shown, found.metric, "± std", "95 % interval"]
+    columns = ["method", *sites, f"{found.metric} ± std", "95 % interval"]
     if found.baseline is not None:
         columns += [f"− {found.baseline}", "p (Holm)"]
     rows = []
     for row in found.rows:
         low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
-        line = [
-            row.method,
-            *(number(row.sites[s]) for s in shown),
-            number(row.mean),
-            number(row.std),
-        ]
-        line.append(f"{number(low)} to {number(high)}")
+        line = [row.method, *(number(row.sites[site]) for site in sites)]
+        line += [f"{number(row.mean)} ± {number(row.std)}", f"{number(low)} to {number(high)}"]
         if found.baseline is not None:
-            test = row.test
-            line += [f"{test.difference:+.3f}", _p(row.p_holm)] if test else ["–", "–"]
+            line += [f"{row.test.difference:+.3f}", _p(row.p_holm)] if row.test else ["–", "–"]
         rows.append(line)
-    seeds = ", ".join(map(str, found.rows[0].seeds))
+    seeds = {row.method: ", ".join(map(str, row.seeds)) for row in found.rows}
+    said = f"seeds {next(iter(seeds.values()))}"
+    if len(set(seeds.values())) > 1:
+        said = "; ".join(f"seeds of {method}: {own}" for method, own in seeds.items())
     note = (
-        f"selection {found.selection}; {found.rounds} rounds; seeds {seeds}; intervals and tests over test "
-        "patients, seeds averaged"
+        f"selection {found.selection}; {plural(found.rounds, 'round')}; {said}; intervals and tests "
+        "over test patients, seeds averaged"
     )
-    table(f"{found.study}: {found.metric}", columns, rows, note)
+    spare = sites if len(sites) > 1 else ()
+    table(f"{found.study}: {found.metric}", columns, rows, note, spare)
 
 
 def _p(value: float | None) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from consilia.cli.options import AsJson
 from consilia.cli.show import out_json, table
+from consilia.errors import UsageError
 
 
 def datasets(
@@ -22,7 +23,7 @@ def datasets(
         typer.Option("--out", help="Where to write the contact sheet; default NAME.png."),
     ] = None,
     seed: Annotated[
-        int, typer.Option("--seed", help="The seed that drawn datasets are drawn from.")
+        int, typer.Option("--seed", help="The seed that drawn datasets are drawn from.", min=0)
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -42,8 +43,11 @@ def datasets(
     from consilia.datasets.preview import contact_sheet
 
     federation = phantom_federation(preview)
-    cases = {site: load_phantom(preview, site, seed=seed)[0] for site in federation.sites}
     path = out or Path(f"{preview}.png")
+    if path.suffix != ".png" or not path.parent.is_dir():
+        msg = f"--out {path}: expected a .png file in a folder that exists"
+        raise UsageError(msg)
+    cases = {site: load_phantom(preview, site, seed=seed)[0] for site in federation.sites}
     contact_sheet(cases, federation.labels, path)
     if as_json:
         out_json({"preview": str(path)})

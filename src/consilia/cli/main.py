@@ -6,8 +6,8 @@ import os
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 
+import click
 import typer
 
 import consilia
@@ -25,13 +25,17 @@ from consilia.cli import (
     run,
 )
 from consilia.cli.show import err
-from consilia.errors import ConsiliaError
+from consilia.errors import ConsiliaError, suggestion
+
+#: What Ctrl-C ends with, as shells have it.
+STOPPED = 130
 
 app = typer.Typer(
     name="consilia",
     help="Federated learning for medical imaging when hospitals' annotations differ.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -58,16 +62,18 @@ def _options(
 def main() -> None:
     """Run a command; whatever goes wrong ends in one sentence and an exit code."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except ConsiliaError as error:
         err(str(error))
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.ClickException as error:
+        err(_misspelt(error))
+        sys.exit(2)
     except KeyboardInterrupt:
-        err("stopped by you; `consilia resume` goes on from the last checkpoint")
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        code = STOPPED
     except Exception as error:
         if os.environ.get("CONSILIA_DEBUG"):
             raise
@@ -75,5 +81,25 @@ def main() -> None:
             "w", prefix="consilia-", suffix=".log", delete=False, encoding="utf-8"
         ) as log:
             log.write(traceback.format_exc())
-        err(f"an error of ours, sorry: {type(error).__name__}: {error} (details: {Path(log.name)})")
+        first = next(iter(str(error).strip().splitlines()), "")
+        err(f"an error of ours, sorry: {type(error).__name__}: {first} (details: {log.name})")
         sys.exit(1)
+    if code == STOPPED:
+        err(
+            "stopped by you; the same command, or `consilia resume`, goes on from the last checkpoint"
+        )
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _misspelt(error: click.ClickException) -> str:
+    """Return what is wrong with a command line in our words."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "consilia"
+    text = error.format_message()
+    if isinstance(error, click.NoSuchOption):
+        known = (
+            [name for option in context.command.params for name in option.opts] if context else []
+        )
+        text = f"no option '{error.option_name}'{suggestion(error.option_name, known)}"
+    text = text[:1].lower() + text[1:].replace(". Did you", "; did you").rstrip(".")
+    return f"{text} (`{command} --help` lists what there is)"

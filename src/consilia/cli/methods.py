@@ -28,7 +28,7 @@ def methods(
     found: list[dict[str, Any]] = []
     for name, entry in METHODS.items():
         card = entry.method.card
-        line = {
+        line: dict[str, Any] = {
             "id": name,
             "summary": card.summary,
             "paper": f"{card.authors.split(',')[0]} et al., {card.venue} {card.year}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from consilia.cli.options import AsJson, Changes, MethodName, RoundCount, Seed, Study, spec_of
-from consilia.cli.show import number, out_json, size, table
+from consilia.cli.show import number, out_json, plural, size, table
 
 
 def plan(
@@ -45,7 +45,9 @@ def plan(
         f"learner  {planned.network}, {planned.parameters:,} parameters, objective {planned.objective}"
     )
     typer.echo(f"rounds   {spec.rounds} of {planned.work}, seed {spec.seed}")
-    typer.echo(f"judged   every {spec.evaluate.every} rounds; reported: {spec.evaluate.selection}")
+    typer.echo(
+        f"judged   every {plural(spec.evaluate.every, 'round')}; reported: {spec.evaluate.selection}"
+    )
     if spec.participation.fraction < 1:
         typer.echo(
             f"present  {number(spec.participation.fraction * 100, 0)} % of the sites each round"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from consilia.cli.options import AsJson, Run
-from consilia.cli.show import out_json
+from consilia.cli.show import out_json, plural
 
 
 def predict(
@@ -31,4 +31,4 @@ def predict(
     if as_json:
         out_json({"out": str(target), "images": written})
     else:
-        typer.echo(f"{written} images -> {target}")
+        typer.echo(f"{plural(written, 'image')} -> {target}")

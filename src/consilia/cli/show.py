@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from consilia.engines.rounds import Listener
 
 
 def err(sentence: str) -> None:
-    """Print one sentence to stderr."""
-    typer.secho("consilia: ", err=True, nl=False, bold=True)
-    typer.echo(sentence, err=True)
+    """Print one sentence to stderr, on one line whatever it quotes."""
+    typer.secho("consilia: ", err=True, nl=False, bold="NO_COLOR" not in os.environ)
+    typer.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in sentence), err=True)
 
 
 def out_json(value: Any) -> None:
@@ -30,24 +34,48 @@ def table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
     note: str | None = None,
+    spare: Sequence[str] = (),
 ) -> None:
-    """Print a table to stdout; the first column is a name, the others align right if they are numbers."""
-    from rich.box import SIMPLE_HEAD
+    """Print a table to stdout; the first column is a name, columns of numbers align right.
+
+    Args:
+        title: Goes above.
+        columns: The heads.
+        rows: Their cells.
+        note: Goes below.
+        spare: Columns that are left out, and named in the note, where the terminal is too narrow.
+    """
     from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    grid = _grid(columns, rows)
+    if spare and console.measure(grid).maximum > console.width:
+        wide = console.measure(grid, options=console.options.update(width=1000)).maximum
+        kept = [at for at, column in enumerate(columns) if column not in spare]
+        grid = _grid([columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
+        left_out = (
+            f"{', '.join(spare)} left out: a terminal of {wide} columns shows them, --json too"
+        )
+        note = f"{note}; {left_out}" if note else left_out
+    if title:
+        console.print(title, style="bold")
+    console.print(grid)
+    if note:
+        console.print(note, style="dim")
+    console.print()
+
+
+def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=False)
-    grid = Table(
-        title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
-    )
+    grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = index > 0 and all(_numeric(row[index]) for row in rows)
         grid.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         grid.add_row(*row)
-    console.print(grid)
-    if note:
-        console.print(note, style="dim")
+    return grid
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -55,6 +83,11 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.{digits}f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 round" or "2 rounds"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def size(count: float) -> str:
@@ -78,19 +111,33 @@ def metrics_table(metrics: Mapping[str, Any]) -> None:
     ]
     if len(rows) > 1:
         rows.append(["mean", *(number(metrics["mean"].get(n)) for n in names)])
-    title = f"{metrics['study']}  {metrics['method']}  seed {metrics['seed']}  {metrics['rounds']} rounds"
+    done = plural(metrics["rounds"], "round")
+    title = f"{metrics['study']}  {metrics['method']}  seed {metrics['seed']}  {done}"
     up, down = size(metrics["bytes_up"]), size(metrics["bytes_down"])
     note = f"selection {metrics['selection']}, {metrics['seconds']:.0f} s, up {up}, down {down}"
-    table(title, ["site", *names], rows, note)
+    table(title, ["site", *(name.replace("_", " ") for name in names)], rows, note)
 
 
 @contextmanager
 def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[Listener]:
-    """Show a bar on stderr with rate and time left; yield what to call after each round."""
+    """Show how far a run is, on stderr; yield what to call after each round.
+
+    In a terminal a bar with rate and time left; elsewhere a line for each round that was judged.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if quiet:
         yield lambda line: None
-        return
-    from rich.console import Console
+    elif console.is_terminal:
+        with _bar(console, title, rounds) as after:
+            yield after
+    else:
+        yield lambda line: _log(line, title, rounds)
+
+
+@contextmanager
+def _bar(console: Console, title: str, rounds: int) -> Iterator[Listener]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -100,31 +147,50 @@ def progress(title: str, rounds: int, quiet: bool = False) -> Iterator[Listener]
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
+    with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=rounds, state="")
-        state = {"score": ""}
+        scored = ""
 
         def after(line: dict[str, Any]) -> None:
-            losses = [site["loss"] for site in line["sites"].values() if "loss" in site]
-            if line.get("test"):
-                key = "dice" if "dice" in next(iter(line["test"].values())) else "auroc"
-                scores = [s[key] for s in line["test"].values() if s.get(key) is not None]
-                state["score"] = f"  {key} {sum(scores) / max(1, len(scores)):.3f}"
-            loss = f"loss {sum(losses) / len(losses):.3f}" if losses else ""
-            bar.update(task, completed=line["round"], state=f"{loss}{state['score']}")
-            for event in line["events"]:
-                console.print(
-                    f"round {line['round']}: site '{event['site']}' {event['event']}", style="dim"
-                )
+            nonlocal scored
+            scored = _score(line) or scored
+            state = "  ".join(part for part in (_loss(line), scored) if part)
+            bar.update(task, completed=line["round"], state=state)
+            for event in _events(line):
+                console.print(event, style="dim")
 
         yield after
+
+
+def _log(line: dict[str, Any], title: str, rounds: int) -> None:
+    for event in _events(line):
+        typer.echo(event, err=True)
+    if score := _score(line):
+        typer.echo(f"{title}  round {line['round']}/{rounds}  {_loss(line)}  {score}", err=True)
+
+
+def _events(line: dict[str, Any]) -> list[str]:
+    return [f"round {line['round']}: site '{e['site']}' {e['event']}" for e in line["events"]]
+
+
+def _loss(line: dict[str, Any]) -> str:
+    losses = [site["loss"] for site in line["sites"].values() if "loss" in site]
+    return f"loss {sum(losses) / len(losses):.3f}" if losses else ""
+
+
+def _score(line: dict[str, Any]) -> str:
+    found = line.get("test", {}).values()
+    for metric in ("dice", "auroc"):
+        scores = [site[metric] for site in found if site.get(metric) is not None]
+        if scores:
+            return f"{metric} {sum(scores) / len(scores):.3f}"
+    return ""

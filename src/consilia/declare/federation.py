@@ -7,18 +7,35 @@ from collections import Counter
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from consilia.declare.supervision import DEFAULT_SPARSITY, Sparsity, Supervision
-from consilia.errors import DeclarationError, listing
+from consilia.errors import DeclarationError, listing, suggestion
 
 Task = Literal["segmentation", "classification"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+#: Labels are columns of tables and parts of a metric's name (`dice/tumour`).
+LABEL = re.compile(r"[^\s/,]([^/,]{0,61}[^\s/,])?")
+RESERVED = {
+    "background": "is implied where nothing else is marked",
+    "image": "is the name of the first column of labels.csv",
+}
 
 #: The name a pooled method's single, united site goes by; no real site may take it.
 POOLED = "pooled"
 #: The name under which a test set that all sites share is scored; no real site may take it.
 COMMON = "common"
+
+
+def _inside(path: str, what: str) -> str:
+    """Return where data is, or refuse a place that is empty or above its folder."""
+    if not path.strip():
+        msg = f"{what} is empty; name a folder, or a dataset as 'dataset:NAME/SITE'"
+        raise DeclarationError(msg)
+    if ".." in PurePosixPath(path).parts:
+        msg = f"{what} is '{path}', which leaves its folder; give a path without '..'"
+        raise DeclarationError(msg)
+    return path
 
 
 class Declared(BaseModel):
@@ -61,14 +78,8 @@ class SiteDeclaration(Declared):
 
     @field_validator("data")
     @classmethod
-    def _data_stays_inside(cls, data: str) -> str:
-        if not data.strip():
-            msg = "a site's `data` is empty; name a folder, an .npz pack or 'dataset:NAME/SITE'"
-            raise DeclarationError(msg)
-        if ".." in PurePosixPath(data).parts:
-            msg = f"data '{data}' leaves its folder; give a path without '..'"
-            raise DeclarationError(msg)
-        return data
+    def _data_stays_inside(cls, data: str, info: ValidationInfo) -> str:
+        return _inside(data, f"`data` of site '{info.data.get('name', '')}'")
 
     @property
     def density(self) -> Sparsity:
@@ -88,6 +99,11 @@ class Federation(Declared):
     regions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     test: str | None = None
 
+    @field_validator("test")
+    @classmethod
+    def _test_stays_inside(cls, test: str | None) -> str | None:
+        return None if test is None else _inside(test, "the common `test` set")
+
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         self._check_labels()
@@ -100,11 +116,18 @@ class Federation(Declared):
             raise DeclarationError(msg)
         twice = [label for label, count in Counter(self.labels).items() if count > 1]
         if twice:
-            msg = f"federation '{self.name}' lists the label {listing(twice)} more than once"
+            msg = f"federation '{self.name}' lists the label {listing(twice)} more than once; list each once"
             raise DeclarationError(msg)
-        if "background" in self.labels:
-            msg = "'background' is implied for segmentation; remove it from `labels`"
-            raise DeclarationError(msg)
+        for label in self.labels:
+            if not LABEL.fullmatch(label) or not label.isprintable():
+                msg = (
+                    f"label '{label}' must be 1 to 63 characters without '/' and ',' and without "
+                    "space at its ends; rename it"
+                )
+                raise DeclarationError(msg)
+            if label in RESERVED:
+                msg = f"label '{label}' {RESERVED[label]}; remove or rename it"
+                raise DeclarationError(msg)
         if self.task == "segmentation" and not self.exclusive:
             msg = (
                 f"federation '{self.name}' segments labels that may overlap (`exclusive = false`); "
@@ -121,9 +144,12 @@ class Federation(Declared):
         for region, members in self.regions.items():
             unknown = [label for label in members if label not in self.labels]
             if unknown or not members:
+                near = (
+                    suggestion(unknown[0] if unknown else "", self.labels) or "; correct [regions]"
+                )
                 msg = (
                     f"region '{region}' unites {listing(unknown) or 'nothing'}, but the "
-                    f"federation's labels are {listing(self.labels)}"
+                    f"federation's labels are {listing(self.labels)}{near}"
                 )
                 raise DeclarationError(msg)
 
@@ -142,9 +168,10 @@ class Federation(Declared):
         if site.annotates is not None:
             unknown = [label for label in site.annotates if label not in self.labels]
             if unknown:
+                near = suggestion(unknown[0], self.labels) or "; add what is missing to `labels`"
                 msg = (
                     f"site '{site.name}' annotates {listing(unknown)}, but the federation's labels "
-                    f"are {listing(self.labels)}; add them to `labels` or map them in the data"
+                    f"are {listing(self.labels)}{near}"
                 )
                 raise DeclarationError(msg)
             if not site.annotates and site.supervision is not Supervision.NONE:
@@ -177,7 +204,7 @@ class Federation(Declared):
         if site.style == "noisy" and site.supervision is not Supervision.SCRIBBLE:
             msg = (
                 f"site '{site.name}' declares style 'noisy' with supervision '{site.supervision}'; "
-                "only scribbles have a noisy style"
+                'only scribbles have a noisy style: set `style = "plain"`'
             )
             raise DeclarationError(msg)
 

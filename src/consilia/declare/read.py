@@ -1,39 +1,52 @@
-"""TOML files -> validated objects; whatever is wrong becomes one sentence."""
+"""TOML files -> validated objects; whatever is wrong becomes one sentence.
+
+A file is read as strictly as TOML writes it: "5" is text and no number, 1 is no `true`.
+"""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from consilia.declare.federation import Federation, SiteDeclaration
-from consilia.errors import ConsiliaError, DeclarationError, suggestion
+from consilia.errors import ConsiliaError, DeclarationError, listing, suggestion
 
 T = TypeVar("T", bound=BaseModel)
+Place = tuple[int | str, ...]
 LARGEST = 1 << 20
 
 
 def read_toml(path: Path, error: type[ConsiliaError] = DeclarationError) -> dict[str, Any]:
     """Return the tables of a TOML file, or refuse it with one sentence."""
-    if not path.exists():
-        msg = f"file '{path}' does not exist; check the path"
-        raise error(msg)
-    if not path.is_file():
-        msg = f"'{path}' is not a file; name a .toml file"
-        raise error(msg)
-    if path.stat().st_size > LARGEST:
-        msg = f"file '{path.name}' has {path.stat().st_size} bytes; a declaration has at most {LARGEST}"
-        raise error(msg)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if not path.exists():
+            msg = f"file '{path}' does not exist; check the path"
+            raise error(msg)
+        if not path.is_file():
+            msg = f"'{path}' is not a file; name a .toml file"
+            raise error(msg)
+        size = path.stat().st_size
+        if size > LARGEST:
+            msg = f"file '{path.name}' has {size} bytes; expected at most {LARGEST}: name a .toml file"
+            raise error(msg)
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as problem:
+        msg = f"file '{path}' cannot be read: {_lower(problem.strerror or str(problem))}"
+        raise error(msg) from None
     except UnicodeDecodeError:
         msg = f"file '{path.name}' is not UTF-8 text; save it as UTF-8"
         raise error(msg) from None
     except tomllib.TOMLDecodeError as problem:
         msg = f"file '{path.name}' is not valid TOML: {_lower(str(problem))}"
+        raise error(msg) from None
+    except RecursionError:
+        msg = f"file '{path.name}' is nested too deeply; a declaration has tables and plain lists"
         raise error(msg) from None
 
 
@@ -44,10 +57,10 @@ def validate(
     error: type[ConsiliaError] = DeclarationError,
 ) -> T:
     """Return the validated object, or refuse the first thing that is wrong with one sentence."""
-    try:
-        return model.model_validate(dict(table))
+    try:  # by way of JSON, where lists may be tuples and text may be a choice, yet "5" is no number
+        return model.model_validate_json(json.dumps(table, default=str), strict=True)
     except ValidationError as problem:
-        msg = f"{where}: {_sentence(model, problem)}"
+        msg = f"{where}: {_sentence(model, problem.errors(include_url=False), table)}"
         raise error(msg) from None
     except ConsiliaError as problem:
         msg = f"{where}: {problem}"
@@ -63,68 +76,113 @@ def read_site(path: Path) -> SiteDeclaration:
     """Return what a site's own file declares, in its [site] table."""
     tables = read_toml(path)
     if set(tables) != {"site"} or not isinstance(tables["site"], dict):
-        msg = f"{path.name}: expected one [site] table and nothing else, found {sorted(tables) or 'nothing'}"
+        found = listing(tables) or "nothing"
+        msg = f"{path.name}: expected one [site] table and nothing else, but found {found}"
         raise DeclarationError(msg)
     return validate(SiteDeclaration, tables["site"], path.name)
 
 
+# --------------------------------------------------------------- what pydantic found, in our words
+
 _EXPECTED = {
     "bool_type": "true or false",
-    "bool_parsing": "true or false",
     "int_type": "a whole number",
-    "int_parsing": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
-    "float_parsing": "a number",
     "finite_number": "a finite number",
     "string_type": "text",
     "tuple_type": "a list",
-    "list_type": "a list",
     "dict_type": "a table",
     "model_type": "a table",
     "model_attributes_type": "a table",
-    "is_instance_of": "another type",
+}
+_LIMITS = {
+    "greater_than": ("gt", "more than"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "less than"),
+    "less_than_equal": ("le", "at most"),
 }
 
 
-def _sentence(model: type[BaseModel], problem: ValidationError) -> str:
-    first = problem.errors(include_url=False)[0]
-    kind, place = first["type"], _place(first["loc"])
-    if kind == "missing":
-        return f"key '{place}' is missing"
+def _sentence(model: type[BaseModel], errors: list[ErrorDetails], table: Mapping[str, Any]) -> str:
+    """Return the first of all errors in our words."""
+    found = errors[0]
+    kind, loc, limits = found["type"], found["loc"], found.get("ctx", {})
+    who, place = _split(loc, table)
+    if kind == "missing" and isinstance(loc[-1], str):
+        needed = _keys_at(model, loc[:-1], only_required=True)
+        return f"{who}key '{place}' is missing; add it (needed here: {', '.join(needed)})"
     if kind == "extra_forbidden":
-        keys = _keys_at(model, first["loc"][:-1])
-        found = str(first["loc"][-1])
-        return f"unknown key '{place}'{suggestion(found, keys)} (known here: {', '.join(keys)})"
-    found = f"{first['input']!r:.60}"
+        keys = _keys_at(model, loc[:-1])
+        near = suggestion(str(loc[-1]), keys)
+        return f"{who}unknown key '{place}'{near} (known here: {', '.join(keys)})"
+    if kind in {"too_long", "missing"}:  # of a list that has a fixed length
+        count = len(_at(table, loc if kind == "too_long" else loc[:-1]))
+        missing = sum(e["type"] == "missing" and e["loc"][:-1] == loc[:-1] for e in errors)
+        wanted = limits.get("max_length", count + missing)
+        return (
+            f"{who}'{place}' has {count} {'entry' if count == 1 else 'entries'}; expected {wanted}"
+        )
+    entry = f"entry {loc[-1] + 1} of " if loc and isinstance(loc[-1], int) else ""
+    place = f"{entry}'{place}'"
+    value = shown(_at(table, loc))
     if kind in {"enum", "literal_error"}:
-        options = str(first.get("ctx", {}).get("expected", "")).replace(" or ", ", ")
-        near = suggestion(str(first["input"]), options.replace("'", "").split(", "))
-        return f"'{place}' is {found}; expected one of {options}{near}"
-    if kind in {"too_long", "too_short"}:
-        limits = first.get("ctx", {})
-        expected = limits.get("max_length", limits.get("min_length"))
-        return f"'{place}' has {limits.get('actual_length')} entries; expected {expected}"
-    expected = _EXPECTED.get(kind) or _lower(first["msg"].removeprefix("Input should be "))
-    return f"'{place}' is {found}; expected {expected}"
+        options = str(limits.get("expected", "")).replace(" or ", ", ")
+        near = suggestion(str(found["input"]), options.replace("'", "").split(", "))
+        return f"{who}{place} is {value}; expected one of {options}{near}"
+    if kind in _LIMITS:
+        key, words = _LIMITS[kind]
+        return f"{who}{place} is {value}; expected {words} {limits[key]:.12g}"
+    if kind == "tuple_type" and value == "a table":
+        return f"{who}{place} is a single table; expected a list of tables: write [[...]] around its name"
+    expected = _EXPECTED.get(kind) or _lower(found["msg"].removeprefix("Input should be "))
+    return f"{who}{place} is {value}; expected {expected}"
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
-    text = ""
+def shown(value: object) -> str:
+    """Return a value as a TOML file has it, short enough for a sentence."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        text = f"[{', '.join(shown(inner) for inner in value)}]"
+    else:
+        text = f"'{value}'" if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:56]}...{text[-1]}"
+
+
+def _split(loc: Place, table: Mapping[str, Any]) -> tuple[str, str]:
+    """Return whose key is meant ("site 'oslo': ", or nothing) and the key itself."""
+    who, keys = "", loc
+    for at, part in enumerate(loc):
+        if isinstance(part, int) and isinstance(inner := _at(table, loc[: at + 1]), dict):
+            name = inner.get("name", part + 1)
+            who = f"{loc[at - 1]} {shown(name)}: "
+            keys = loc[at + 1 :]
+    return who, ".".join(str(key) for key in keys if isinstance(key, str))
+
+
+def _at(table: Any, loc: Place) -> Any:
+    """Return the value at a place; nothing where the file has none."""
     for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+        try:
+            table = table[part]
+        except (LookupError, TypeError):
+            return None
+    return table
 
 
-def _keys_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+def _keys_at(model: type[BaseModel], loc: Place, *, only_required: bool = False) -> list[str]:
+    """Return the keys that a table may, or must, have."""
     kind: Any = model
     for part in loc:
-        if isinstance(part, str) and hasattr(kind, "model_fields") and part in kind.model_fields:
+        if isinstance(part, str) and part in kind.model_fields:
             kind = kind.model_fields[part].annotation
-            kind = next(
-                (a for a in getattr(kind, "__args__", ()) if hasattr(a, "model_fields")), kind
-            )
-    return list(getattr(kind, "model_fields", {}))
+            inner = (a for a in getattr(kind, "__args__", ()) if hasattr(a, "model_fields"))
+            kind = next(inner, kind)
+    fields = kind.model_fields.items()
+    return [name for name, field in fields if field.is_required() or not only_required]
 
 
 def _lower(text: str) -> str:

@@ -66,6 +66,7 @@ def run_in_process(
     if sites is None:
         sites = load_sites(spec, federation, data)
     bench = make_bench(spec, method, federation)
+    start = make_start(spec, federation, bench)
     folder = RunFolder.create(path, spec)
     with folder.locked():
         if folder.finished:
@@ -77,7 +78,7 @@ def run_in_process(
             method=method,
             spec=spec,
             federation=federation,
-            start=make_start(spec, federation, bench),
+            start=start,
             layout=bench.layout,
             transport=InProcess(workers),
             memories=memories,

@@ -81,7 +81,8 @@ def make_plan(spec: RunSpec) -> Plan:
         network = learner.build()
     layout = layout_of(learner.groups(network), network, federation)
     training = spec.training
-    work = f"{training.steps} steps" if training.steps else f"{training.epochs} local epochs"
+    count, unit = (training.steps, "step") if training.steps else (training.epochs, "local epoch")
+    work = f"{count} {unit}{'s' * (count > 1)}"
     return Plan(
         summary=method.card.summary,
         sites=tuple(_site(method, federation, name) for name in federation.sites),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -19,9 +20,9 @@ from consilia.errors import UsageError, listing, suggestion
 from consilia.methods import make_method, wire_of
 from consilia.methods.contract import Panel
 from consilia.payload import Weights, load
-from consilia.readers.folder import read_images
+from consilia.readers.images import read_images
 from consilia.runs.spec import RunSpec
-from consilia.runs.store import RunFolder
+from consilia.runs.store import RunFolder, refuse_full
 from consilia.training.site import Workbench
 
 
@@ -29,9 +30,7 @@ def predict_folder(run: Path, folder: Path, target: Path, site: str | None = Non
     """Write a mask per image, or one CSV of probabilities, and return how many images there were."""
     store = RunFolder.open(run)
     spec = store.spec()
-    if target.exists() and any(target.iterdir()):
-        msg = f"folder '{target}' is not empty; nothing is written over: choose another --out"
-        raise UsageError(msg)
+    refuse_full(target)
     federation = spec.federation
     images, names, sizes = read_images(folder, federation.image.size, federation.image.channels)
     set_threads(spec)
@@ -63,8 +62,8 @@ def load_models(
     method = make_method(spec.method.name, spec.method.settings)
     server = load(path / "server.safetensors", wire_of(type(method)).server)
     name = site or COMMON
-    memories = MemoryStore(store.path / ".memories", 1 << 30)
-    try:
+    with TemporaryDirectory(prefix="consilia-") as scratch:  # the run itself may still be going on
+        memories = MemoryStore(Path(scratch) / "memories", 1 << 30)
         memories.restore(path / "memories")
         shape = (0, spec.federation.image.channels, *spec.federation.image.size)
         worker = SiteWorker(
@@ -77,8 +76,6 @@ def load_models(
             memories=memories,
         )
         model = worker.model(method.broadcast(server, name), round_)
-    finally:
-        memories.remove()
     models = model.models if isinstance(model, Panel) else (model,)
     if not models:
         msg = (

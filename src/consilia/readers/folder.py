@@ -28,12 +28,12 @@ import hashlib
 import io
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
+from zlib import crc32
 
 import numpy as np
 from jaxtyping import Bool, Int8, UInt8
@@ -270,12 +270,12 @@ def _find_masks(folder: Folder, images: dict[str, Path], report: Report) -> dict
     """Return the mask files by their stems; `None` where there is no folder, as was reported."""
     inner = folder.root / "masks"
     if not inner.is_dir():
-        need = (
-            f"its supervision is '{folder.form}'"
-            if folder.form.marks_pixels
-            else "its test images need complete labels"
-        )
-        report("error", f"{folder.who} has no folder 'masks', but {need}; put its masks there")
+        need, or_else = f"its supervision is '{folder.form}'", ""
+        if not folder.form.marks_pixels:
+            need = "its test images need complete labels"
+            or_else = ", or put all patients in 'train' in cases.csv"
+        sentence = f"{folder.who} has no folder 'masks', but {need}; put its masks there{or_else}"
+        report("error", sentence)
         return None
     masks = list_files(inner, folder.root, "mask", folder.who, MASK_TYPES, report)
     alone = [path.name for name, path in masks.items() if name not in images]
@@ -672,11 +672,11 @@ def read_mask(folder: Folder, entry: Entry, shape: Size | None) -> UInt8[np.ndar
         raise DataError(msg)
     labels = len(folder.federation.labels)
     if values.max() > labels:
-        values = _without_255(folder, entry, values, what)
+        values = _settle_255(folder, entry, values, what)
     return values.astype(np.uint8, copy=False)
 
 
-def _without_255(folder: Folder, entry: Entry, values: np.ndarray, what: str) -> np.ndarray:
+def _settle_255(folder: Folder, entry: Entry, values: np.ndarray, what: str) -> np.ndarray:
     """Return a mask in which 255 has the one meaning it may have here; other values are refused."""
     labels = folder.federation.labels
     found = np.unique(values)
@@ -709,8 +709,10 @@ def _without_255(folder: Folder, entry: Entry, values: np.ndarray, what: str) ->
     return np.asarray(values == UNSEEN)
 
 
-def _fit_marks(marks: UInt8[np.ndarray, "h w"], size: Size) -> UInt8[np.ndarray, "h w"]:
+def _fit_marks(marks: UInt8[np.ndarray, "h0 w0"], size: Size) -> UInt8[np.ndarray, "h w"]:
     """Return marks in another size without losing thin ones; labels go before background."""
+    if marks.shape == size:
+        return marks
     fitted = np.array(fit_mask(marks, size))
     rows, cols = np.nonzero(marks != UNSEEN)
     values = marks[rows, cols]
@@ -736,7 +738,7 @@ class Part:
 
 def note_copy(folder: Folder, entry: Entry, pixels: Pixels, copies: Copies, report: Report) -> None:
     """Report an image that has the same pixels as one before, unless it is constant."""
-    checksum = zlib.crc32(np.ascontiguousarray(pixels).data)
+    checksum = crc32(np.ascontiguousarray(pixels).data)
     first = copies.setdefault((checksum, pixels.shape, pixels.dtype.char), entry)
     if first is entry or pixels.min() == pixels.max():
         return

@@ -41,6 +41,7 @@ RANGE = (0.5, 99.5)
 HUGE = 1e30
 #: Files that operating systems leave in folders.
 LITTER = {"thumbs.db", "desktop.ini"}
+OUTSIDE = "leads outside its folder by a link; copy the file itself into the folder"
 
 Pixels = np.ndarray  # (h, w) or (h, w, c), numbers of any kind
 Size = tuple[int, int]
@@ -83,46 +84,47 @@ def list_files(
     for entry in found:
         if entry.name.startswith(".") or entry.name.lower() in LITTER:
             continue
-        try:
-            stem = _usable(entry, root, f"{kind} '{printable(entry.name)}' of {who}", types)
-            if stem in files:
-                msg = (
-                    f"{kind}s '{files[stem].name}' and '{entry.name}' of {who} have the same name "
-                    "but for their type; remove or rename one"
-                )
-                raise DataError(msg)
+        stem, _, suffix = entry.name.rpartition(".")
+        fault = _fault(entry, f".{suffix}" if stem else "", root, types)
+        if fault:
+            report("error", f"{kind} '{printable(entry.name)}' of {who} {fault}")
+        elif stem in files:
+            report(
+                "error",
+                f"{kind}s '{files[stem].name}' and '{entry.name}' of {who} have the same name but "
+                "for their type; remove or rename one",
+            )
+        else:
             files[stem] = folder / entry.name
-        except DataError as problem:
-            report("error", str(problem))
     return dict(sorted(files.items()))
 
 
-def _usable(entry: os.DirEntry[str], root: Path, what: str, types: tuple[str, ...]) -> str:
-    """Return the stem of a file, or refuse it by its name and place."""
-    stem, dot, suffix = entry.name.rpartition(".")
+def _fault(entry: os.DirEntry[str], suffix: str, root: Path, types: tuple[str, ...]) -> str | None:
+    """Return what is wrong with a file by its name and place; `None` when nothing is."""
     if not entry.name.isprintable():
-        msg = f"{what} has a name with characters that cannot be printed; rename it"
-        raise DataError(msg)
-    if entry.is_symlink():
-        stay_inside(Path(entry.path), root, what)
-    if f".{suffix}".lower() not in types or not dot:
-        found = f"the type '.{suffix}'" if dot else "no file type"
-        msg = f"{what} has {found}; expected one of {', '.join(types)}: convert or remove it"
-        raise DataError(msg)
+        return "has a name with characters that cannot be printed; rename it"
+    if entry.is_symlink() and not is_inside(Path(entry.path), root):
+        return OUTSIDE
+    if suffix.lower() not in types:
+        found = f"the type '{suffix}'" if suffix else "no file type"
+        return f"has {found}; expected one of {', '.join(types)}: convert or remove it"
     if not entry.is_file():
-        msg = f"{what} is not a file; expected one file for each image: remove it"
-        raise DataError(msg)
-    return stem
+        return "is not a file; expected one file for each image: remove it"
+    return None
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """Return whether a path stays in a folder, wherever links on its way lead."""
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # links that lead in a circle
+        return False
 
 
 def stay_inside(path: Path, root: Path, what: str) -> None:
     """Refuse a path that leads out of a folder through a link."""
-    try:
-        inside = path.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # links that lead in a circle
-        inside = False
-    if not inside:
-        msg = f"{what} leads outside its folder by a link; copy the file itself into the folder"
+    if not is_inside(path, root):
+        msg = f"{what} {OUTSIDE}"
         raise DataError(msg)
 
 
@@ -300,7 +302,8 @@ def to_bytes(pixels: Pixels) -> UInt8[np.ndarray, "h w ..."]:
         return pixels.view(np.uint8) * np.uint8(255)
     short = pixels.dtype.itemsize <= 2
     values: Float[np.ndarray, "h w ..."] = pixels.astype(np.float32 if short else np.float64)
-    low, high = (float(edge) for edge in np.percentile(values, RANGE))
+    with np.errstate(over="ignore", invalid="ignore"):  # a range beyond all numbers has no scale
+        low, high = (float(edge) for edge in np.percentile(values, RANGE))
     if low == high:  # nearly constant: less than one value in a hundred differs
         low, high = float(values.min()), float(values.max())
     scale = 255 / (high - low) if high > low else 0.0
@@ -346,7 +349,7 @@ def fit_image(pixels: Pixels, size: Size, channels: int, what: str) -> UInt8[np.
     return plain[None] if channels == 1 else np.broadcast_to(plain, (channels, *size))
 
 
-def fit_mask(mask: UInt8[np.ndarray, "h w"], size: Size) -> UInt8[np.ndarray, "h w"]:
+def fit_mask(mask: UInt8[np.ndarray, "h0 w0"], size: Size) -> UInt8[np.ndarray, "h w"]:
     """Return a mask in another size, each pixel with the value of the nearest one."""
     return mask if mask.shape == size else _resize(mask, size, Image.Resampling.NEAREST)
 

@@ -117,8 +117,9 @@ def inspect_folder(path: Path, federation: Federation, site: str | None) -> Insp
         entries = survey(folder, report)
     except DataError as problem:
         report("error", str(problem))
-    for entry in entries:
-        _look_at(entry, tally, report)
+    for split in SPLITS:  # in the order in which they are read
+        for entry in in_split(entries, split):
+            _look_at(entry, tally, report)
     if entries:
         _warn(tally, entries, report)
     return Inspection(

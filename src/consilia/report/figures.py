@@ -62,28 +62,32 @@ def share_figure(record: Record) -> Markup | None:
     lines = _lines(record, lambda line: line.get("shares") or {}, gaps=0.0)
     if not lines:
         return None
-    x = np.array(lines[0].x)
-    bands = [(line.site, line.slot, np.array(line.y)) for line in lines if line.slot != "rest"]
-    rest = [line.y for line in lines if line.slot == "rest"]
-    if rest:
-        bands.append((f"{len(rest)} others", "rest", np.sum(rest, axis=0)))
+    x, bands = np.array(lines[0].x), _bands(lines)
+    edge = 0.6 if min(float(y[-1]) for *_, y in bands) > 0.02 else 0.0
+    look = {"edgecolor": PAPER, "linewidth": edge, "alpha": 0.9}
     with drawing() as (figure, axes):
-        base, middles = np.zeros(len(x)), []
-        for _, slot, y in bands:
-            color = COLORS[slot]
+        base, ends = np.zeros(len(x)), []
+        for name, slot, y in bands:
             if len(x) <= 40:
-                axes.bar(x, y, 0.82, base, color=color, edgecolor=PAPER, linewidth=0.6, alpha=0.9)
+                axes.bar(x, y, 0.82, base, color=COLORS[slot], **look)  # type: ignore[arg-type]  # a look
             else:
-                axes.fill_between(x, base, base + y, color=color, edgecolor=PAPER, lw=0.6, alpha=0.9)
-            middles.append(float(base[-1] + y[-1] / 2))
+                axes.fill_between(x, base, base + y, facecolor=COLORS[slot], **look)  # type: ignore[arg-type]  # a look
+            ends.append((name, slot, float(base[-1] + y[-1] / 2)))
             base = base + y
         axes.set_ylim(0, max(1e-9, float(base.max())))
+        axes.set_xlim(0.4, _done(record) + 0.6)
         rounds_axis(axes)
         axes.grid(visible=False)
-        named = [(name, slot, at) for (name, slot, _), at in zip(bands, middles, strict=True)]
-        _label_ends(axes, named)
+        _label_ends(axes, ends)
         last = ", ".join(f"{name} {number(y[-1], 2)}" for name, _, y in bands)
         return inline(figure, "shares", f"Shares in the average per round; in the last: {last}")
+
+
+def _bands(lines: Sequence[Line]) -> list[tuple[str, str, np.ndarray]]:
+    """Return (name, color, values) per site; sites without a color of their own are summed."""
+    bands = [(line.site, line.slot, np.array(line.y)) for line in lines if line.slot != "rest"]
+    rest = [line.y for line in lines if line.slot == "rest"]
+    return [*bands, (f"{len(rest)} others", "rest", np.sum(rest, axis=0))] if rest else bands
 
 
 def traffic_figure(record: Record) -> Markup | None:
@@ -92,8 +96,11 @@ def traffic_figure(record: Record) -> Markup | None:
     if not lines:
         return None
     x = [line["round"] for line in lines]
-    up, down = (np.array([finite(line.get(f"bytes_{way}")) for line in lines]) for way in ("up", "down"))
-    largest = float(np.nanmax([*up, *down, 1]))
+    up, down = (
+        np.nan_to_num([finite(line.get(f"bytes_{way}")) for line in lines])
+        for way in ("up", "down")
+    )
+    largest = float(max(up.max(), down.max(), 1))
     unit = next((u for u in (1e9, 1e6, 1e3) if largest >= u), 1.0)
     with drawing() as (figure, axes):
         for values, style, marker in ((up, "-", "^"), (down, (0, (4, 2)), "v")):
@@ -104,7 +111,10 @@ def traffic_figure(record: Record) -> Markup | None:
         axes.set_ylabel({1e9: "GB", 1e6: "MB", 1e3: "kB"}.get(unit, "bytes"))
         _label_ends(
             axes,
-            [("up, from sites", "", float(up[-1] / unit)), ("down, to sites", "", float(down[-1] / unit))],
+            [
+                ("up, from sites", "", float(up[-1] / unit)),
+                ("down, to sites", "", float(down[-1] / unit)),
+            ],
         )
         alt = f"Bytes per round; in the last up {size(up[-1])}, down {size(down[-1])}"
         return inline(figure, "traffic", alt)
@@ -118,17 +128,23 @@ def case_figure(record: Record) -> Markup | None:
     with drawing(height=0.75 + 0.42 * len(strips), margin=0.25) as (figure, axes):
         for row, (site, slot, values) in enumerate(reversed(strips)):
             spread = row + 0.26 * _scatter(len(values))
-            axes.scatter(values, spread, s=13, color=COLORS[slot], alpha=0.65, linewidths=0, clip_on=False)
+            axes.scatter(
+                values, spread, s=13, color=COLORS[slot], alpha=0.65, linewidths=0, clip_on=False
+            )
             axes.plot([np.median(values)] * 2, [row - 0.36, row + 0.36], color=INK, lw=1.6)
-            place = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+            place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
             axes.plot(1.045, row, "s", ms=6, color=COLORS[slot], **place)
             axes.text(1.08, row, _short(site), va="center", **place)
         axes.set_ylim(-0.55, len(strips) - 0.45)
-        axes.set_xlim(min(0.0, *(v.min() for *_, v in strips)), max(1.0, *(v.max() for *_, v in strips)))
+        axes.set_xlim(
+            min(0.0, *(v.min() for *_, v in strips)), max(1.0, *(v.max() for *_, v in strips))
+        )
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)
         axes.grid(axis="x")
-        told = "; ".join(f"{s}: median {np.median(v):.2f}, lowest {v.min():.2f}" for s, _, v in strips)
+        told = "; ".join(
+            f"{s}: median {np.median(v):.2f}, lowest {v.min():.2f}" for s, _, v in strips
+        )
         return inline(figure, "cases", f"{record.main} of every test case per site. {told}")
 
 
@@ -147,13 +163,13 @@ def _strips(record: Record) -> list[tuple[str, str, np.ndarray]]:
 
 
 def _done(record: Record) -> int:
-    return int(record.rounds[-1]["round"])
+    return int(record.rounds[-1]["round"]) if record.rounds else 0
 
 
 def _around(rounds: int) -> tuple[float, float]:
     """Return the ends of an axis from round 1 to the last."""
     edge = max(0.5 if rounds == 1 else 0.0, 0.04 * (rounds - 1))
-    return 1 - edge, rounds + edge
+    return 1 - min(edge, 0.6), rounds + edge
 
 
 def _thinned(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -237,8 +253,12 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[str, str, float]]) -> None:
     places = _apart(wanted, min((FONT + 2.5) / height, 1.08 / max(1, len(shown))))
     for (name, slot, _), at in zip(shown, places, strict=True):
         if slot:
-            axes.plot(1.045, at, "s", ms=6, color=COLORS[slot], transform=axes.transAxes, clip_on=False)
-        axes.text(1.045 + 0.035 * bool(slot), at, _short(name), transform=axes.transAxes, va="center")
+            axes.plot(
+                1.045, at, "s", ms=6, color=COLORS[slot], transform=axes.transAxes, clip_on=False
+            )
+        axes.text(
+            1.045 + 0.035 * bool(slot), at, _short(name), transform=axes.transAxes, va="center"
+        )
 
 
 def _apart(places: Sequence[float], gap: float) -> list[float]:
@@ -255,9 +275,8 @@ def _apart(places: Sequence[float], gap: float) -> list[float]:
 
 def _scatter(amount: int) -> np.ndarray:
     """Return offsets in [-1, 1] that look random and are not: the golden-ratio sequence."""
-    return np.modf(np.arange(1, amount + 1) * 0.6180339887)[0] * 2 - 1
+    return np.asarray(np.modf(np.arange(1, amount + 1) * 0.6180339887)[0] * 2 - 1)
 
 
 def _short(name: str, most: int = 16) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
-

@@ -67,7 +67,7 @@ def sent_fields(record: Record) -> list[Sent]:
             direction=direction,
             message=message,
             field=field,
-            what=_what(message, field, lines),
+            what=_what(record, message, field, lines),
             numbers=between(line["numbers"] for line in lines),
             bytes=between(sizes, size),
             times=len(lines),
@@ -85,7 +85,9 @@ def _grouped(record: Record) -> dict[tuple[str, str, str], list[dict[str, Any]]]
     return groups
 
 
-def _what(message: str, field: str, lines: list[dict[str, Any]]) -> str:
+def _what(record: Record, message: str, field: str, lines: list[dict[str, Any]]) -> str:
+    if (message, field) == ("Examination", "values") and not record.segments:
+        return "per test case, the probability and the truth of each label"
     known = ENGINE_FIELDS.get((message, field))
     if known:
         return known
@@ -128,23 +130,26 @@ def statement(record: Record) -> Statement | None:
     up = [line for line in record.ledger if line["direction"] == "up"]
     if not up:
         return None
-    odd = list(dict.fromkeys(_pixel_sized(record, up)))
+    odd = list(dict.fromkeys(_image_like(record, up)))
     if odd:
         return Statement(
-            f"Look closely: {sentence_list(odd)} {'has' if len(odd) == 1 else 'have'} the size or "
-            "the type of images or label maps.",
+            f"Look closely: {sentence_list(odd)} {'has' if len(odd) == 1 else 'have'} the size of an "
+            "image, the type of raw pixels, or a row for every image of a site.",
             alert=True,
         )
     per_case = any(line["message"] == "Examination" for line in up)
     if per_case and not record.segments:
         return Statement(
             "No image is among them, but labels are: the per-case rows hold the true labels of the "
-            "test cases beside their names. No label of a training image left. Set "
-            "evaluate.per_case = false to send mean scores only.",
+            "test cases beside their names. Set evaluate.per_case = false to send mean scores only.",
             alert=True,
         )
-    names = " The names of test cases and patients left with the per-case scores." if per_case else ""
-    return Statement(f"No image and no label is among them: what left is {_named(up)}.{names}", False)
+    names = (
+        " The names of test cases and patients left with the per-case scores." if per_case else ""
+    )
+    return Statement(
+        f"No image and no label is among them: what left is {_named(up)}.{names}", False
+    )
 
 
 def _named(up: list[dict[str, Any]]) -> str:
@@ -156,7 +161,11 @@ def _named(up: list[dict[str, Any]]) -> str:
     for line in up:
         if not _is_weights(line) and line["message"] not in {"Examination", "Scores", "Failed"}:
             things[COUNTS.get(line["field"], f"{line['message']}.{line['field']}")] = None
-    scores = {"Examination": "scores of test cases", "Scores": "mean scores", "Failed": "error sentences"}
+    scores = {
+        "Examination": "scores of test cases",
+        "Scores": "mean scores",
+        "Failed": "error sentences",
+    }
     sent = {line["message"] for line in up}
     return sentence_list([*things, *(text for name, text in scores.items() if name in sent)])
 
@@ -165,14 +174,18 @@ def _is_weights(line: dict[str, Any]) -> bool:
     return str(line["shape"]).endswith("tensors")
 
 
-def _pixel_sized(record: Record, up: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the fields that could hold an image or a label map, by shape or by type."""
+def _image_like(record: Record, up: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the fields that could hold images or labels, by their shape or their type."""
     size_ = list(record.federation.image.size)
+    held = {
+        (s, told.get("images")) for r in record.rounds for s, told in r.get("sites", {}).items()
+    }
     for line in up:
         shape = _dims(str(line["shape"]))
         images = any(shape[i : i + 2] == size_ for i in range(len(shape) - 1))
         raw = any(kind in RAW for kind in str(line["dtype"]).split("+")) and line["numbers"] > 1
-        if images or raw:
+        rows = len(shape) > 0 and shape[0] > 1 and (line["site"], shape[0]) in held
+        if images or raw or (rows and line["message"] != "Examination"):
             yield f"{line['message']}.{line['field']}"
 
 

@@ -16,13 +16,23 @@ from consilia.report.record import NAMED, Record
 
 SIDE = 160  # longest side of a picture in pixels; smaller ones are enlarged by the browser
 RANKS = ("best", "median", "worst")
-LABEL_COLORS = ("#00b386", "#f0e442", "#cc79a7", "#ffffff", "#56b4e9", "#d55e00", "#b3a2ff", "#8c6bb1")
+LABEL_COLORS = (
+    "#00b386",
+    "#f0e442",
+    "#cc79a7",
+    "#ffffff",
+    "#56b4e9",
+    "#d55e00",
+    "#b3a2ff",
+    "#8c6bb1",
+)
 VERDICTS = {
     "agreement": "#dfe6ec",
-    "missed": "#3fa9f5",
-    "false alarm": "#f0740a",
-    "wrong label": "#d65cc7",
+    "missed": "#1e88e5",
+    "false alarm": "#ffb300",
+    "wrong label": "#d81b60",
 }
+EXACT = 4096  # up to so many colors, as in a tinted gray image, the slower palette is near exact
 BARS = 8  # so many labels of a classified image are listed
 
 
@@ -31,8 +41,13 @@ class Tile:
     """One picture: its name, its content and its description."""
 
     title: str
-    uri: str
+    image: np.ndarray
     alt: str
+
+    @property
+    def uri(self) -> str:
+        """The picture as a data URI."""
+        return png(self.image)
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,10 @@ def left_out(record: Record) -> int:
 def _gallery(record: Record, path: Path) -> Gallery:
     try:
         with np.load(path, allow_pickle=False) as pack:
-            kept = {name: pack[name] for name in ("image", "truth", "predicted", "score", "case", "rank")}
+            kept = {
+                name: pack[name]
+                for name in ("image", "truth", "predicted", "score", "case", "rank")
+            }
         examples = tuple(_example(record, kept, index, ranks) for index, ranks in _chosen(kept))
     except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
         return Gallery(path.stem, (), f"{path.name} cannot be read ({type(error).__name__})")
@@ -111,14 +129,16 @@ def _rightly_empty(truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     return np.asarray(~(truth > 0).any((1, 2)) & ~(predicted > 0).any((1, 2)))
 
 
-def _example(record: Record, kept: dict[str, np.ndarray], row: int, ranks: tuple[str, ...]) -> Example:
+def _example(
+    record: Record, kept: dict[str, np.ndarray], row: int, ranks: tuple[str, ...]
+) -> Example:
     case, image = str(kept["case"][row]), picture(kept["image"][row])
     truth, predicted = kept["truth"][row], kept["predicted"][row]
     score = float(kept["score"][row]) if np.isfinite(kept["score"][row]) else None
     if truth.ndim == 1:
         bars = _bars(record.federation.labels, predicted, truth)
         alt = f"Test image {case}"
-        tiles = (Tile("image", png(_shrunk(image)), alt),)
+        tiles = (Tile("image", _shrunk(image), alt),)
         return Example(case, ranks, score, "", tiles, bars[:BARS], len(bars[BARS:]))
     note = ""
     if _rightly_empty(truth[None], predicted[None])[0]:
@@ -135,16 +155,20 @@ def _bars(labels: Sequence[str], predicted: np.ndarray, truth: np.ndarray) -> tu
     return tuple(sorted(bars, key=lambda bar: (not bar.true, -bar.probability)))
 
 
-def _tiles(case: str, image: np.ndarray, truth: np.ndarray, predicted: np.ndarray) -> tuple[Tile, ...]:
+def _tiles(
+    case: str, image: np.ndarray, truth: np.ndarray, predicted: np.ndarray
+) -> tuple[Tile, ...]:
     image = _shrunk(image)
     truth, predicted = (_shrunk(part.astype(np.uint8)) for part in (truth, predicted))
     verdict = verdicts(truth, predicted)
-    parts = ", ".join(f"{name} {np.mean(verdict == i):.1%}" for i, name in enumerate(VERDICTS, start=1))
+    parts = ", ".join(
+        f"{name} {np.mean(verdict == i):.1%}" for i, name in enumerate(VERDICTS, start=1)
+    )
     return (
-        Tile("image", png(image), f"Test image {case}"),
-        Tile("truth", png(painted(image, truth)), f"{case}, truth: {_covered(truth)}"),
-        Tile("prediction", png(painted(image, predicted)), f"{case}, prediction: {_covered(predicted)}"),
-        Tile("difference", png(judged(image, verdict)), f"{case}, difference, parts of the image: {parts}"),
+        Tile("image", image, f"Test image {case}"),
+        Tile("truth", painted(image, truth), f"{case}, truth: {_covered(truth)}"),
+        Tile("prediction", painted(image, predicted), f"{case}, prediction: {_covered(predicted)}"),
+        Tile("difference", judged(image, verdict), f"{case}, difference, of the image: {parts}"),
     )
 
 
@@ -186,7 +210,8 @@ def judged(image: np.ndarray, verdict: np.ndarray) -> np.ndarray:
 
 
 def _mixed(image: np.ndarray, tint: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    return np.round(image * (1 - alpha) + tint * alpha).astype(np.uint8)
+    mixed: np.ndarray = np.round(image * (1 - alpha) + tint * alpha).astype(np.uint8)
+    return mixed
 
 
 def _table(colors: Sequence[str]) -> np.ndarray:
@@ -199,7 +224,7 @@ def _edges(labels: np.ndarray) -> np.ndarray:
     """Return where a pixel has another label above, below, left or right of it."""
     padded = np.pad(labels, 1, mode="edge")
     around = (padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:])
-    return np.any([labels != other for other in around], axis=0)
+    return np.asarray(np.any([labels != other for other in around], axis=0))
 
 
 def _shrunk(array: np.ndarray) -> np.ndarray:
@@ -214,10 +239,12 @@ def _shrunk(array: np.ndarray) -> np.ndarray:
 
 def png(image: np.ndarray) -> str:
     """Return an image as a data URI: gray where it is gray, else in at most 256 colors."""
-    gray = (image == image[..., :1]).all()
-    picture_ = Image.fromarray(np.ascontiguousarray(image[..., 0])) if gray else Image.fromarray(image)
-    if not gray:
-        picture_ = picture_.quantize(256, dither=Image.Dither.NONE)
+    if (image == image[..., :1]).all():
+        drawn = Image.fromarray(np.ascontiguousarray(image[..., 0]))
+    else:
+        many = len(np.unique(image.reshape(-1, 3).astype(np.uint32) @ (1, 256, 65536))) > EXACT
+        how = Image.Quantize.FASTOCTREE if many else Image.Quantize.MEDIANCUT
+        drawn = Image.fromarray(image).quantize(256, how, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
-    picture_.save(buffer, "PNG", optimize=True)
+    drawn.save(buffer, "PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 import consilia
+from consilia.declare import COMMON
 from consilia.evaluate.selection import RULES
 from consilia.report import figures, ledger, overlays, plan, tables, words
 from consilia.report.record import NAMED, Record, finite
@@ -67,7 +69,7 @@ def _headline(record: Record) -> dict[str, Any]:
     scores = {
         site: finite(values.get(record.main))
         for site, values in record.site_scores.items()
-        if values.get(record.main) is not None
+        if site != COMMON and math.isfinite(finite(values.get(record.main)))
     }
     ranked = sorted(scores, key=lambda site: scores[site])
     seconds = metrics.get("seconds", sum(finite(r.get("seconds", 0)) for r in record.rounds))

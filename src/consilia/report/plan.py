@@ -44,7 +44,9 @@ def settings(record: Record) -> dict[str, list[Setting]]:
     spec = record.spec
     tables: dict[str, list[Setting]] = {
         "run": [
-            Setting("rounds", str(spec.rounds), spec.rounds != type(spec).model_fields["rounds"].default),
+            Setting(
+                "rounds", str(spec.rounds), spec.rounds != type(spec).model_fields["rounds"].default
+            ),
             Setting("seed", str(spec.seed), spec.seed != 0),
             Setting("image size", " × ".join(map(str, spec.federation.image.size)), own=False),
             Setting("channels", str(spec.federation.image.channels), own=False),
@@ -82,12 +84,18 @@ def hypers(record: Record) -> list[Hyper]:
         return [Hyper(name, _text(value), "run file", "", "") for name, value in given.items()]
     preset, found = record.entry.preset, []
     for field in dataclasses.fields(record.entry.method):  # type: ignore[arg-type]  # all are dataclasses
-        origin = "run file" if field.name in given else "preset" if field.name in preset else "default"
+        origin = (
+            "run file" if field.name in given else "preset" if field.name in preset else "default"
+        )
         value = given.get(field.name, preset.get(field.name, field.default))
         meaning, source = (str(field.metadata.get(key, "")) for key in ("meaning", "source"))
         found.append(Hyper(field.name, _text(value), origin, meaning, source))
     known = {hyper.name for hyper in found}
-    found += [Hyper(k, _text(v), "run file", "not known here", "") for k, v in given.items() if k not in known]
+    found += [
+        Hyper(k, _text(v), "run file", "not known here", "")
+        for k, v in given.items()
+        if k not in known
+    ]
     return found
 
 
@@ -103,4 +111,6 @@ def environment(record: Record) -> list[tuple[str, str]]:
     """Return on what the run was made, packages last."""
     plain = [(k, str(v)) for k, v in record.environment.items() if not isinstance(v, dict)]
     packages = record.environment.get("packages")
-    return plain + [(k, str(v)) for k, v in (packages.items() if isinstance(packages, dict) else ())]
+    return plain + [
+        (k, str(v)) for k, v in (packages.items() if isinstance(packages, dict) else ())
+    ]

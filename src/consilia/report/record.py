@@ -76,7 +76,9 @@ class Record:
     def selected(self) -> Selected | None:
         """What the selection rule picks from the rounds so far."""
         history = [
-            Evaluation(line["round"], _scores(line["test"]), _scores(line.get("validation")) or None)
+            Evaluation(
+                line["round"], _scores(line["test"]), _scores(line.get("validation")) or None
+            )
             for line in self.rounds
             if line.get("test")
         ]

@@ -82,7 +82,9 @@ def score_table(record: Record) -> tuple[list[Column], list[ScoreRow]]:
 
 def label_table(record: Record) -> tuple[list[Column], list[ScoreRow]]:
     """Return the metrics that sites report label by label; empty where there is one label only."""
-    keys = _main_first(record, {k.split("/")[0] for s in _rows(record).values() for k in s if "/" in k})
+    keys = _main_first(
+        record, {k.split("/")[0] for s in _rows(record).values() for k in s if "/" in k}
+    )
     columns = [Column.of(key) for key in keys]
     rows = []
     for site, scores in _rows(record).items():
@@ -158,7 +160,9 @@ def site_table(record: Record) -> list[SiteRow]:
         rows.append(row)
     if POOLED in taken:
         pool = between(images.get(POOLED, ()))
-        rows.append(SiteRow(POOLED, "ink", "", "all sites together", "", "", "", pool, taken[POOLED]))
+        rows.append(
+            SiteRow(POOLED, "ink", "", "all sites together", "", "", "", pool, taken[POOLED])
+        )
     return rows
 
 
@@ -196,7 +200,9 @@ def case_rows(record: Record) -> list[dict[str, Any]]:
         columns = table.get("values") or {}
         groups = table.get("group") or [""] * len(table.get("case", ()))
         for i, (case, group) in enumerate(zip(table.get("case", ()), groups, strict=False)):
-            numbers = {name: column[i] if i < len(column) else None for name, column in columns.items()}
+            numbers = {
+                name: column[i] if i < len(column) else None for name, column in columns.items()
+            }
             rows.append({"site": site, "case": case, "group": group, **numbers})
     return rows
 
@@ -209,7 +215,9 @@ def hardest(record: Record, most: int = 6) -> tuple[list[Column], list[ScoreRow]
         return [], [], []
     columns = [Column.of(k) for k in _main_first(record, {k for k in scored[0] if k in METRICS})]
     rows = [
-        ScoreRow(r["site"], record.slot(r["site"]), r["case"], _shown(r, columns), _fill(r, record.main))
+        ScoreRow(
+            r["site"], record.slot(r["site"]), r["case"], _shown(r, columns), _fill(r, record.main)
+        )
         for r in scored[:most]
     ]
     return columns, rows, [str(row["case"]) for row in scored]

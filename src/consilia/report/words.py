@@ -73,4 +73,6 @@ def plural(amount: int, noun: str) -> str:
 
 def sentence_list(items: Sequence[str]) -> str:
     """Return "a, b and c"."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+    return (
+        items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+    )

@@ -6,7 +6,7 @@ Everything comes from run folders, so that runs made on another machine count li
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,10 +87,7 @@ def compare_runs(
         baseline: The method every other is tested against.
     """
     metric_of(metric)
-    if baseline is not None and baseline not in folders:
-        near = suggestion(baseline, folders)
-        msg = f"baseline '{baseline}' is not among the compared methods {listing(folders)}{near}"
-        raise UsageError(msg)
+    refuse_baseline(baseline, folders)
     runs = {method: _read(paths) for method, paths in folders.items()}
     first = next(iter(next(iter(runs.values())).metrics.values()))
     _refuse_mixture(runs, first)
@@ -112,6 +109,15 @@ def compare_runs(
     )
 
 
+def refuse_baseline(baseline: str | None, methods: Iterable[str]) -> None:
+    """Refuse a baseline that is not compared itself."""
+    known = tuple(methods)
+    if baseline is not None and baseline not in known:
+        near = suggestion(baseline, known) or "; name one of them"
+        msg = f"baseline '{baseline}' is not among the compared methods {listing(known)}{near}"
+        raise UsageError(msg)
+
+
 def _read(paths: Sequence[Path]) -> _Runs:
     metrics, cases = {}, {}
     for path in paths:
@@ -124,6 +130,8 @@ def _read(paths: Sequence[Path]) -> _Runs:
 
 
 def _refuse_mixture(runs: Mapping[str, _Runs], first: Mapping[str, Any]) -> None:
+    """Refuse runs that differ in protocol, in sites, or in the cases they were judged on."""
+    judged: Mapping[str, Any] = {}
     for method, found in runs.items():
         for seed, metrics in found.metrics.items():
             for key in ("study", "rounds", "selection"):
@@ -133,6 +141,23 @@ def _refuse_mixture(runs: Mapping[str, _Runs], first: Mapping[str, Any]) -> None
                         "only runs of one protocol can be compared"
                     )
                     raise UsageError(msg)
+            if set(metrics["sites"]) != set(first["sites"]):
+                msg = (
+                    f"run '{method}-{seed}' was judged at {listing(metrics['sites'])}, others at "
+                    f"{listing(first['sites'])}; only runs that were judged at the same sites can be "
+                    "compared"
+                )
+                raise UsageError(msg)
+        for seed, tables in found.cases.items():
+            cases = {site: (table["case"], table["group"]) for site, table in tables.items()}
+            judged = judged or cases
+            other = [site for site in judged if cases.get(site) != judged[site]]
+            if other:
+                msg = (
+                    f"run '{method}-{seed}' was judged on other test cases of site '{other[0]}' than "
+                    "the runs before it; only runs on the same test cases can be compared"
+                )
+                raise UsageError(msg)
 
 
 @dataclass(frozen=True)
@@ -179,7 +204,7 @@ def _interval(cases: _Cases | None) -> Interval | None:
 
 
 def _test(one: _Cases | None, other: _Cases | None) -> PairedTest | None:
-    if one is None or other is None or not np.array_equal(one.groups, other.groups):
+    if one is None or other is None:
         return None
     if not one.labels:
         return paired_test(one.values, other.values, one.groups)
@@ -198,10 +223,10 @@ def _row(
     metric: str,
 ) -> Row:
     found = list(runs.metrics.values())
-    means = _numbers([m["mean"][metric] for m in found])
+    means = _numbers([m["mean"].get(metric) for m in found])
     mean, std = mean_std(means)
     sites = {
-        site: float(np.nanmean(_numbers([m["sites"][site].get(metric) for m in found])))
+        site: mean_std(_numbers([m["sites"][site].get(metric) for m in found]))[0]
         for site in found[0]["sites"]
     }
     return Row(

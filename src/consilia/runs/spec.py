@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from consilia.declare.federation import Declared, Federation
 from consilia.declare.read import read_federation, read_toml, validate
@@ -70,7 +70,6 @@ class Simulation(Declared):
     """How declared annotations are drawn where a study starts from complete ones."""
 
     seed: int = 0
-    size: Annotated[int, Field(ge=16, le=512)] | None = None
     completeness: dict[str, Fraction] = Field(default_factory=dict)
 
 
@@ -88,6 +87,17 @@ class RunSpec(Declared):
     engine: EngineSettings = EngineSettings()
     participation: Participation = Participation()
     simulate: Simulation = Simulation()
+
+    @field_validator("study")
+    @classmethod
+    def _study_is_a_name(cls, study: str) -> str:
+        if not study or study.startswith(".") or "/" in study or not study.isprintable():
+            msg = (
+                f"study '{study}' must be a plain name that does not begin with '.' and has no '/'; "
+                "run folders are named after it"
+            )
+            raise UsageError(msg)
+        return study
 
     @model_validator(mode="after")
     def _names_its_sites(self) -> Self:
@@ -107,7 +117,7 @@ class RunSpec(Declared):
         if self.participation.min_sites > len(sites):
             msg = (
                 f"participation.min_sites is {self.participation.min_sites}, but the federation has "
-                f"{len(sites)} sites"
+                f"{len(sites)} site{'s' * (len(sites) > 1)}; use at most {len(sites)}"
             )
             raise UsageError(msg)
         return self
@@ -132,11 +142,13 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
     """
     path = _locate(study)
     table = read_toml(path, UsageError)
-    where = path.parent.name + "/" + path.name
+    folder = path.resolve().parent
+    where = f"{folder.name}/{path.name}"
     federation = table.get("federation", "federation.toml")
     if isinstance(federation, str):
-        table["federation"] = read_federation(path.parent / federation).model_dump()
-    table.setdefault("study", path.parent.name)
+        declared = read_federation(path.parent / federation)
+        table["federation"] = declared.model_dump(mode="json", exclude_none=True)
+    table.setdefault("study", folder.name)
     _choose_method(table, dict(changes or {}), where)
     for key, value in (changes or {}).items():
         _change(table, key, value)
@@ -144,14 +156,13 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
 
 
 def _locate(study: str) -> Path:
-    path = Path(study)
-    if (STUDIES / study / "run.toml").is_file():
+    path, known = Path(study), studies()
+    if study in known:
         return STUDIES / study / "run.toml"
     if path.is_dir():
         return path / "run.toml"
     if path.suffix == ".toml" or path.exists():
         return path
-    known = studies()
     msg = f"no study or run file named '{study}'{suggestion(study, known)} (built in: {', '.join(known)})"
     raise UsageError(msg)
 
@@ -161,17 +172,21 @@ def _choose_method(table: dict[str, Any], changes: Mapping[str, Any], where: str
 
     A run file may hold settings for several methods; only those of the chosen one apply.
     """
-    presets = table.pop("methods", {})
-    given = table.get("method", {})
-    if not isinstance(given, dict) or not isinstance(presets, dict):
-        msg = f"{where}: [method] and [methods.NAME] are tables; found a single value"
+    presets, given = table.pop("methods", {}), table.get("method", {})
+    named = given.get("name", "fedavg") if isinstance(given, dict) else ""
+    name = changes.get("method.name", named)
+    preset = presets.get(str(name), {}) if isinstance(presets, dict) else presets
+    if not isinstance(given, dict) or not isinstance(preset, dict):
+        found = "method" if not isinstance(given, dict) else f"methods.{name}"
+        msg = f"{where}: '{found}' is a single value; expected a table: write [{found}]"
         raise UsageError(msg)
-    if "settings" in given:
-        return
-    name = changes.get("method.name", given.get("name", "fedavg"))
-    own = {key: value for key, value in given.items() if key != "name"}
-    same = name == given.get("name", name)
-    table["method"] = {"name": name, "settings": {**presets.get(name, {}), **(own if same else {})}}
+    rest = {key: value for key, value in given.items() if key != "name"}
+    own = rest.pop("settings", None)
+    if own is None:  # `[method]` holds the settings themselves, as people write them
+        own, rest = rest, {}
+    if isinstance(own, dict):
+        own = {**preset, **(own if name == named else {})}
+    table["method"] = {"name": name, "settings": own, **rest}
 
 
 def _change(table: dict[str, Any], key: str, value: Any) -> None:
@@ -181,7 +196,9 @@ def _change(table: dict[str, Any], key: str, value: Any) -> None:
     for parent in parents:
         inner = table.setdefault(parent, {})
         if not isinstance(inner, dict):
-            msg = f"--set {key}: '{parent}' is a single value, not a table"
+            msg = (
+                f"--set {key}: '{parent}' is a single value, not a table; change '{parent}' itself"
+            )
             raise UsageError(msg)
         table = inner
     table[last] = value

@@ -46,33 +46,44 @@ class RunFolder:
         """Start a run folder; a folder that holds another run is refused, never written over."""
         folder = cls(path)
         if (path / "spec.toml").exists():
-            if not same_run(folder.spec(), spec):
+            if not same_run(there := folder.spec(), spec):
                 msg = (
-                    f"run folder '{path}' holds another run ({folder.spec().run_name}, other settings); "
-                    "choose another --out, or `consilia resume` the one that is there"
+                    f"run folder '{path}' holds another run ({there.run_name} of '{there.study}', with "
+                    "other settings); choose another --out, or `consilia resume` the one that is there"
                 )
                 raise UsageError(msg)
             return folder
-        if path.exists() and any(path.iterdir()):
-            msg = f"folder '{path}' is not empty and holds no run; choose another --out"
-            raise UsageError(msg)
-        path.mkdir(parents=True, exist_ok=True)
-        _write(path / "environment.json", json.dumps(environment(), indent=1))
-        _write(path / "spec.toml", tomli_w.dumps(spec.model_dump(mode="json", exclude_none=True)))
+        refuse_full(path, "holds no run")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            _write(path / "environment.json", json.dumps(environment(), indent=1))
+            asked = spec.model_dump(mode="json", exclude_none=True)
+            _write(path / "spec.toml", tomli_w.dumps(asked))
+        except OSError as error:
+            msg = f"run folder '{path}' cannot be written: {reason(error)}; choose another --out"
+            raise UsageError(msg) from None
         return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Return an existing run folder."""
         if not (path / "spec.toml").is_file():
-            msg = f"'{path}' is not a run folder: it has no spec.toml"
+            found = "it has no spec.toml" if path.is_dir() else "there is no such folder"
+            msg = (
+                f"'{path}' is not a run folder: {found}; name the folder that `consilia run` wrote"
+            )
             raise UsageError(msg)
         return cls(path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder for one process; a second one is refused."""
-        with (self.path / ".lock").open("w") as handle:
+        try:
+            opened = (self.path / ".lock").open("w")
+        except OSError as error:
+            msg = f"run folder '{self.path}' cannot be written: {reason(error)}; copy it elsewhere"
+            raise RunError(msg) from None
+        with opened as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -123,7 +134,11 @@ class RunFolder:
         if not path.is_file():
             msg = f"run '{self.path}' has no {name} yet; `consilia resume` finishes it"
             raise UsageError(msg)
-        return json.loads(path.read_text(encoding="utf-8"))
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            msg = f"{name} of run '{self.path}' is damaged; remove it and `consilia resume` the run"
+            raise UsageError(msg) from None
 
     @property
     def finished(self) -> bool:
@@ -157,6 +172,21 @@ class RunFolder:
         """Return the last whole checkpoint and its round."""
         whole = sorted(self.checkpoints.glob("round-*")) if self.checkpoints.is_dir() else []
         return (int(whole[-1].name.removeprefix("round-")), whole[-1]) if whole else None
+
+
+def refuse_full(path: Path, why: str = "nothing is written over") -> None:
+    """Refuse to write into a file, or into a folder that holds something."""
+    if path.exists() and not path.is_dir():
+        msg = f"'{path}' is a file, not a folder; choose another --out"
+        raise UsageError(msg)
+    if path.is_dir() and any(path.iterdir()):
+        msg = f"folder '{path}' is not empty and {why}; choose another --out"
+        raise UsageError(msg)
+
+
+def reason(error: OSError) -> str:
+    """Return what the operating system said, for use in a sentence."""
+    return (error.strerror or str(error)).lower()
 
 
 def same_run(one: RunSpec, other: RunSpec) -> bool:

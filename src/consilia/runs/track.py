@@ -38,18 +38,19 @@ def _tensorboard(spec: RunSpec, folder: Path) -> Iterator[Listener]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        msg = "engine.track names 'tensorboard', which is not installed; pip install consilia[tensorboard]"
-        raise UsageError(msg) from None
-    writer = SummaryWriter(str(folder.parent / ".tensorboard" / folder.name))
+        raise UsageError(_not_installed("tensorboard")) from None
+    with ExitStack() as stack:
+        writer: Any = None
 
-    def after(line: dict[str, Any]) -> None:
-        for key, value in scalars(line).items():
-            writer.add_scalar(key, value, line["round"])
+        def after(line: dict[str, Any]) -> None:
+            nonlocal writer
+            if writer is None:  # a run that is refused leaves nothing behind
+                writer = SummaryWriter(str(folder.parent / ".tensorboard" / folder.name))
+                stack.callback(writer.close)
+            for key, value in scalars(line).items():
+                writer.add_scalar(key, value, line["round"])
 
-    try:
         yield after
-    finally:
-        writer.close()
 
 
 @contextmanager
@@ -57,12 +58,23 @@ def _mlflow(spec: RunSpec, folder: Path) -> Iterator[Listener]:
     try:
         import mlflow
     except ImportError:
-        msg = "engine.track names 'mlflow', which is not installed; pip install consilia[mlflow]"
-        raise UsageError(msg) from None
-    mlflow.set_experiment(spec.study)
-    with mlflow.start_run(run_name=spec.run_name):
-        mlflow.log_params({"method": spec.method.name, "seed": spec.seed, **spec.method.settings})
-        yield lambda line: mlflow.log_metrics(
-            {key.replace("/", "."): value for key, value in scalars(line).items()},
-            step=line["round"],
-        )
+        raise UsageError(_not_installed("mlflow")) from None
+    with ExitStack() as stack:
+        begun = False
+
+        def after(line: dict[str, Any]) -> None:
+            nonlocal begun
+            if not begun:
+                mlflow.set_experiment(spec.study)
+                stack.enter_context(mlflow.start_run(run_name=spec.run_name))
+                chosen = {"method": spec.method.name, "seed": spec.seed, **spec.method.settings}
+                mlflow.log_params(chosen)
+                begun = True
+            values = {key.replace("/", "."): value for key, value in scalars(line).items()}
+            mlflow.log_metrics(values, step=line["round"])
+
+        yield after
+
+
+def _not_installed(name: str) -> str:
+    return f"engine.track names '{name}', which is not installed; pip install 'consilia[{name}]'"

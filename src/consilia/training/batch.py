@@ -33,6 +33,22 @@ class Batch:
     def __len__(self) -> int:
         return len(self.image)
 
+    def take(self, index: Int[Tensor, " m"]) -> Batch:
+        """Return some images of a batch, by position."""
+
+        def some(part: Tensor | None) -> Tensor | None:
+            return None if part is None else part[index]
+
+        return Batch(
+            self.image[index],
+            self.target[index],
+            some(self.known_labels),
+            some(self.known_pixels),
+            some(self.constraint),
+            self.index[index],
+            self.labels,
+        )
+
     def unknown_as_negative(self) -> Batch:
         """Return the batch as if a label that a site does not mark were absent (plain FedAvg)."""
         return replace(self, known_labels=None)

@@ -34,6 +34,7 @@ def train_locally(
     *,
     network: str = "main",
     only: Tensor | None = None,
+    views: Batch | None = None,
     correct: Correction | None = None,
     after_step: Callable[[], None] | None = None,
     parameters: Iterable[str] | None = None,
@@ -47,6 +48,7 @@ def train_locally(
         loss: What to minimise on a batch; the learner's supervised loss by default.
         network: Which of the site's networks to train.
         only: Indices of the images to train on; by default all that carry a usable target.
+        views: All images as this round sees them, augmented beforehand; batches are cut from it.
         correct: Changes each named gradient before the step (SCAFFOLD and its kin).
         after_step: Called after each step (moving averages).
         parameters: Names of the parameters to train; the others stay fixed. Default: all.
@@ -67,8 +69,12 @@ def train_locally(
         for positions in orders(
             len(used), settings.batch, settings.epochs, settings.steps, randoms
         ):
-            batch = site.train.cut(used[positions.to(used.device)])
-            batch = apply(draw(policy, len(batch), randoms), batch)
+            images = used[positions.to(used.device)]
+            if views is None:
+                batch = site.train.cut(images)
+                batch = apply(draw(policy, len(batch), randoms), batch)
+            else:
+                batch = views.take(images)
             _set_rate(optimizer, settings, site, steps)
             optimizer.zero_grad(set_to_none=True)
             value = loss(batch)

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from consilia.declare import Federation, SiteDeclaration
+from consilia.errors import UsageError
 from consilia.ops.losses import positive_weights
-from consilia.payload import Layout, Weights, load
+from consilia.payload import Layout, Weights
+from consilia.training.augment import POLICIES, apply, draw
 from consilia.training.batch import Batch, ResidentCases
 from consilia.training.learner import Learner, layout_of
 from consilia.training.seeds import generator, seeded
@@ -53,8 +57,37 @@ class Workbench:
         with seeded(self.seed, "network", name):
             fresh = self.learner.build()
         if init is not None:
-            fresh.load_state_dict(load(init, dict[str, Tensor]))
+            fresh.load_state_dict(read_init(init, fresh.state_dict()))
         return {key: value.detach().clone() for key, value in fresh.state_dict().items()}
+
+
+def read_init(path: Path, wanted: Weights) -> dict[str, Tensor]:
+    """Return the start weights of a file: a network's own, or those in a checkpoint's server state.
+
+    Args:
+        path: A .safetensors file.
+        wanted: The network's weights, whose names and shapes the file must have.
+    """
+    try:
+        held = load_file(path)
+    except FileNotFoundError:
+        msg = f"learner.init is '{path}', but there is no such file; paths begin where you run this"
+        raise UsageError(msg) from None
+    except (OSError, SafetensorError):
+        msg = f"learner.init '{path}' is not a .safetensors file of weights; name another one"
+        raise UsageError(msg) from None
+    inner = {name.partition("weights/")[2]: value for name, value in held.items()}
+    found = {name: value for name, value in inner.items() if name} or held
+    for name in sorted({*wanted, *found}):
+        shapes = [tuple(each[name].shape) if name in each else None for each in (found, wanted)]
+        if shapes[0] != shapes[1]:
+            has, needs = (f"shape {shape}" if shape is not None else "none" for shape in shapes)
+            msg = (
+                f"learner.init '{path}' does not fit the network: of '{name}' it has {has} and the "
+                f"network {needs}; start from a run with the same network, labels and channels"
+            )
+            raise UsageError(msg)
+    return found
 
 
 @dataclass
@@ -113,6 +146,19 @@ class Site:
             for group in chosen
             for name in self.bench.groups[group]
         }
+
+    def views(self, purpose: str = "views") -> Batch:
+        """Return every training image once, augmented as the run file says, as this round sees it."""
+        whole = self.train.cut(torch.arange(len(self.train), device=self.bench.device))
+        return apply(draw(POLICIES[self.training.augment], len(whole), self.generator(purpose)), whole)
+
+    def probabilities(self, image: Tensor, network: str = "main") -> Tensor:
+        """Return a network's probabilities in evaluation mode, without a gradient."""
+        module = self.bench.network(network)
+        module.eval()
+        with torch.no_grad():
+            parts = [self.learner.probabilities(module, part) for part in torch.split(image, 32)]
+        return torch.cat(parts)
 
     def task_loss(self, batch: Batch) -> Tensor:
         """Return the learner's supervised loss of a batch on the main network."""

@@ -36,41 +36,62 @@ CUP, RIM = 1, 2
 SCLERA = (0.9, 0.72, 0.45)
 BLOOD = (0.42, 0.1, 0.07)
 
+DRIFT = 0.2  # no two photographs of one site are exposed alike
 SITES = {
-    "almeria": Site(40, 16, Scanner(blur=(0.015, 0.015), noise=0.02), habit=0.3),
+    "almeria": Site(36, 16, Scanner(blur=(0.015, 0.015), noise=0.02, drift=DRIFT), habit=0.3),
     "bristol": Site(
-        40,
+        36,
         16,
-        Scanner(blur=(0.04, 0.04), gamma=0.8, tint=(0.9, 1.1, 1.25), bias=0.1, noise=0.02),
-        zoom=1.2,
+        Scanner(
+            blur=(0.035, 0.035),
+            bias=0.1,
+            gamma=0.9,
+            tint=(0.92, 1.08, 1.2),
+            noise=0.02,
+            drift=DRIFT,
+        ),
+        zoom=1.1,
         habit=0.6,
     ),
     "chiba": Site(
-        40,
+        36,
         16,
         Scanner(
             blur=(0.02, 0.02),
-            contrast=0.9,
-            gamma=1.15,
             vignette=0.3,
-            tint=(1.05, 0.85, 0.75),
-            noise=0.03,
+            gamma=1.1,
+            tint=(1.05, 0.88, 0.8),
+            noise=0.02,
+            drift=DRIFT,
         ),
-        zoom=0.85,
-        habit=0.2,
+        zoom=0.9,
+        habit=0.35,
     ),
     "dakar": Site(
-        40,
+        36,
         16,
-        Scanner(blur=(0.03, 0.03), contrast=1.2, tint=(0.75, 0.9, 0.8), bias=0.15, noise=0.05),
-        zoom=1.0,
-        habit=0.8,
+        Scanner(
+            blur=(0.025, 0.025),
+            bias=0.15,
+            contrast=1.1,
+            tint=(0.82, 0.92, 0.85),
+            noise=0.04,
+            drift=DRIFT,
+        ),
+        habit=0.7,
     ),
     "erfurt": Site(
-        40,
+        36,
         16,
-        Scanner(blur=(0.05, 0.025), level=0.1, gamma=0.9, vignette=0.25, lines=0.03, noise=0.03),
-        zoom=0.9,
+        Scanner(
+            blur=(0.04, 0.025),
+            vignette=0.25,
+            level=0.06,
+            lines=0.02,
+            noise=0.03,
+            drift=DRIFT,
+        ),
+        zoom=0.95,
         habit=0.5,
     ),
 }
@@ -131,8 +152,8 @@ def _retina(rng: Generator, size: int, habit: float) -> Scene:
 
 
 def _paint_crescent(rng: Generator, scene: Scene, disc: Blob) -> Scene:
-    """Return the scene with bare sclera beside the disc, in half of the eyes."""
-    if rng.random() < 0.5:
+    """Return the scene with bare sclera beside the disc, in two of three eyes."""
+    if rng.random() < 1 / 3:
         return scene
     side = float(rng.choice([-1, 1]))
     atrophy = draw_blob(

@@ -119,7 +119,7 @@ def _tissue(rng: Generator, size: int, inner: Curve, outer: Curve, pigment: Curv
     down, _ = axes(size)
     level = (down - inner) / (outer - inner)  # 0 at the inner, 1 at the outer border
     bands = 0.52 + 0.12 * np.cos(2 * np.pi * 2.2 * level) - 0.12 * level
-    retina = bands + 0.04 * texture(rng, size, 0.05, stretch=2)
+    retina = bands + 0.04 * texture(rng, size, 0.05, stretch=2.0)
     choroid = (0.55 + 0.12 * texture(rng, size, 0.07)) * np.exp(
         -np.maximum(down - pigment, 0) / 0.45
     )

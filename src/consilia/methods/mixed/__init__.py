@@ -1,0 +1,1 @@
+"""Methods for sites that differ in the form of their supervision."""

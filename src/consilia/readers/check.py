@@ -1,0 +1,79 @@
+"""What `consilia check` reads: a federation, a site's own file, or a bare folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from consilia.declare import Federation, SiteDeclaration
+from consilia.declare.read import read_federation, read_site, read_toml
+from consilia.errors import UsageError, listing, suggestion
+from consilia.readers.inspect import Inspection, inspect_folder
+from consilia.readers.site import DATASET, data_root, load_site
+
+
+def check_path(
+    path: Path,
+    *,
+    federation: Path | None = None,
+    only: str | None = None,
+    data: Path | None = None,
+) -> tuple[Inspection, ...]:
+    """Return what each site's folder holds and everything that is wrong with it.
+
+    Args:
+        path: A federation.toml (or a folder that holds one), a site.toml, or a site's folder.
+        federation: The federation a site.toml or a folder belongs to.
+        only: Check this site alone.
+        data: Where relative paths begin.
+    """
+    if path.is_dir() and (path / "federation.toml").is_file():
+        path = path / "federation.toml"
+    if path.is_dir():
+        declared, name = _belongs(path, federation, only, None)
+        return (inspect_folder(path, declared, name),)
+    if "site" in (tables := read_toml(path)) and isinstance(tables["site"], dict):
+        site = read_site(path)
+        declared, name = _belongs(path, federation, site.name, site)
+        return (_inspect(declared, name, data_root(data, path.parent)),)
+    declared = read_federation(path)
+    names = declared.sites if only is None else (_known(declared, only),)
+    root = data_root(data, path.parent)
+    return tuple(_inspect(declared, name, root) for name in names)
+
+
+def _inspect(federation: Federation, name: str, root: Path) -> Inspection:
+    reference = federation[name].data
+    if reference.startswith(DATASET):  # drawn or public: complete by construction, so it is only read
+        loaded = load_site(federation, name, root)
+        splits = {"train": len(loaded.train), "test": len(loaded.test)}
+        patients = len({*loaded.train.group, *loaded.test.group})
+        memory = loaded.train.image.nbytes + loaded.view.target.nbytes + loaded.test.image.nbytes
+        return Inspection(reference, name, (), sum(splits.values()), patients, splits, {}, memory)
+    return inspect_folder(root / reference, federation, name)
+
+
+def _belongs(
+    path: Path, federation: Path | None, name: str | None, own: SiteDeclaration | None
+) -> tuple[Federation, str]:
+    if federation is None:
+        msg = f"'{path}' says nothing about labels and image size; name its federation with --federation"
+        raise UsageError(msg)
+    declared = read_federation(federation)
+    if own is not None:
+        others = tuple(site for site in declared.site if site.name != own.name)
+        table = {**declared.model_dump(), "site": [s.model_dump() for s in (*others, own)]}
+        return Federation.model_validate(table), own.name
+    if name is None:
+        if len(declared.site) > 1:
+            msg = f"federation '{declared.name}' has {len(declared.site)} sites; say which with --site"
+            raise UsageError(msg)
+        name = declared.sites[0]
+    return declared, _known(declared, name)
+
+
+def _known(federation: Federation, name: str) -> str:
+    if name not in federation.sites:
+        near = suggestion(name, federation.sites)
+        msg = f"federation '{federation.name}' has no site '{name}'{near}; its sites are {listing(federation.sites)}"
+        raise UsageError(msg)
+    return name
