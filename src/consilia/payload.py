@@ -413,8 +413,8 @@ def load(path: Path, kind: type[M], layout: Layout | None = None) -> M:
         with safe_open(path, framework="pt") as file:
             tree = json.loads((file.metadata() or {})["tree"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        msg = f"file '{path.name}' cannot be read as a saved state ({error})"
+    except (OSError, SafetensorError, KeyError, ValueError):
+        msg = f"file '{path.name}' cannot be read as a saved state; it is damaged, cut short or not ours"
         raise MessageError(msg) from None
     value: M = build(kind, tree, tensors, layout)
     return value

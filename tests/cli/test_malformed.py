@@ -4,7 +4,6 @@ Each row: what it is, the command, how the good study is spoilt, the exit code a
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from consilia.declare.read import LARGEST
+from consilia.methods import METHODS
+from consilia.networks.unet import UNETS
+from consilia.training.learner import NETWORKS
 from tests.cli.support import (
     consilia,
     federation_table,
@@ -83,10 +85,6 @@ def several(*spoils):
     return lambda: [spoil() for spoil in spoils]
 
 
-def replace_by_folder(path):
-    return lambda: (Path(path).unlink(), Path(path).mkdir())
-
-
 def remove(path):
     return lambda: shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
 
@@ -98,14 +96,14 @@ def cut_short(path):
 def with_nan():
     Path("anna/images/train-00.png").unlink()
     pixels = np.zeros((16, 16), dtype=np.float32)
-    pixels[3, 4] = np.nan
+    pixels[3, 4:6] = np.nan
     np.save("anna/images/train-00.npy", pixels)
 
 
 def link_out():
     Path("elsewhere").mkdir()
     shutil.move("anna/images/train-00.png", "elsewhere/secret.png")
-    os.symlink(Path("elsewhere/secret.png").resolve(), "anna/images/train-00.png")
+    Path("anna/images/train-00.png").symlink_to(Path("elsewhere/secret.png").resolve())
 
 
 def without_column():
@@ -119,190 +117,1001 @@ def plain_folder():
 
 def new_image():
     Path("new").mkdir()
-    Image.fromarray(np.full((20, 24), 90, dtype=np.uint8)).save("new/x.png")
+    noise = np.random.default_rng(0).integers(0, 255, (20, 24), dtype=np.uint8)
+    Image.fromarray(noise).save("new/x.png")
 
 
-def metrics(**changes):
-    path = Path("runs/toy/fedavg-0/metrics.json")
-    return lambda: path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def no_image():
+    shutil.rmtree("anna/images")
+    Path("anna/images").mkdir()
+
+
+def other_mask(values):
+    return lambda: write_mask(Path("anna/masks/train-00.png"), values)
+
+
+def own_file(more):
+    """Write a site's own file with something more in it."""
+    return text("site.toml", f'[site]\nname = "anna"\ndata = "anna"\n{more}')
+
+
+def other_protocol():
+    """Add a second run whose numbers are of nine rounds."""
+    run_folder = Path("runs/toy/fedavg-1")
+    shutil.copytree(FINISHED, run_folder)
+    spec, metrics = run_folder / "spec.toml", run_folder / "metrics.json"
+    spec.write_text(spec.read_text().replace("seed = 0", "seed = 1", 1))
+    found = json.loads(metrics.read_text())
+    metrics.write_text(json.dumps({**found, "seed": 1, "rounds": 9}))
 
 
 FINISHED = "runs/toy/fedavg-0"
 CHECKPOINT = f"{FINISHED}/checkpoints/round-000001/server.safetensors"
 
+
+def declared(name, spoil, sentence):
+    """What federation.toml says is refused."""
+    return Case(name, "check federation.toml", spoil, 3, f"federation.toml: {sentence}")
+
+
+def asked(name, spoil, sentence):
+    """What run.toml says is refused."""
+    return Case(name, "run .", spoil, 2, f"study/run.toml: {sentence}")
+
+
+def command(name, words, sentence, code=2):
+    """The files are good, the command is refused."""
+    return Case(name, words, nothing, code, sentence)
+
+
+def data(name, spoil, sentence):
+    """A site's files are refused, before the run that would need them."""
+    return Case(name, "run . --seed 1", spoil, 3, sentence)
+
+
 CASES = [
     # --- federation.toml: the file
-    Case("federation missing", "check gone.toml", nothing, 3, ""),
-    Case("federation is a folder", "check a.toml", lambda: Path("a.toml").mkdir(), 2, ""),
-    Case("federation is a folder, for methods", "methods --for anna", nothing, 3, ""),
-    Case("federation empty", "check federation.toml", text(FEDERATION, ""), 3, ""),
-    Case("federation not UTF-8", "check federation.toml", lambda: FEDERATION.write_bytes(b"name = '\xff'"), 3, ""),
-    Case("federation bad TOML", "check federation.toml", text(FEDERATION, 'name = "a"\ntask = \n'), 3, ""),
-    Case("federation same key twice", "check federation.toml", text(FEDERATION, "name = 1\nname = 2\n"), 3, ""),
-    Case("federation too large", "check federation.toml", text(FEDERATION, "#" * (LARGEST + 1)), 3, ""),
-    Case("federation nested deeply", "check federation.toml", text(FEDERATION, "a = " + "[" * 9000), 3, ""),
+    command(
+        "federation missing",
+        "check gone.toml",
+        "file 'gone.toml' does not exist; check the path",
+        code=3,
+    ),
+    Case(
+        "federation is a folder",
+        "check a.toml",
+        lambda: Path("a.toml").mkdir(),
+        2,
+        "'a.toml' says nothing about labels and image size; name its federation with --federation",
+    ),
+    command(
+        "federation is a folder, for methods",
+        "methods --for anna",
+        "'anna' is not a file; name a .toml file",
+        code=3,
+    ),
+    declared(
+        "federation empty",
+        text(FEDERATION, ""),
+        "key 'name' is missing; add it (needed here: name, task, labels, image, site)",
+    ),
+    Case(
+        "federation not UTF-8",
+        "check federation.toml",
+        lambda: FEDERATION.write_bytes(b"name = '\xff'"),
+        3,
+        "file 'federation.toml' is not UTF-8 text; save it as UTF-8",
+    ),
+    Case(
+        "federation bad TOML",
+        "check federation.toml",
+        text(FEDERATION, 'name = "a"\ntask = \n'),
+        3,
+        "file 'federation.toml' is not valid TOML: invalid value (at line 2, column 8)",
+    ),
+    Case(
+        "federation same key twice",
+        "check federation.toml",
+        text(FEDERATION, "name = 1\nname = 2\n"),
+        3,
+        "file 'federation.toml' is not valid TOML: cannot overwrite a value (at line 2, column 9)",
+    ),
+    Case(
+        "federation too large",
+        "check federation.toml",
+        text(FEDERATION, "#" * (LARGEST + 1)),
+        3,
+        "file 'federation.toml' has 1048577 bytes; expected at most 1048576: name a .toml file",
+    ),
+    Case(
+        "federation nested deeply",
+        "check federation.toml",
+        text(FEDERATION, "a = " + "[" * 9000),
+        3,
+        "file 'federation.toml' is nested too deeply; a declaration has tables and plain lists",
+    ),
     # --- federation.toml: its keys
-    Case("federation unknown key", "check federation.toml", federation(label=["x"]), 3, ""),
-    Case("federation unknown key in a table", "check federation.toml", federation(image={"sise": [16, 16]}), 3, ""),
-    Case("federation missing key", "check federation.toml", federation(task="segmentation", labels=None), 3, ""),
-    Case("federation text for a list", "check federation.toml", federation(labels="tumour"), 3, ""),
-    Case("federation number for text", "check federation.toml", federation(name=7), 3, ""),
-    Case("federation number among labels", "check federation.toml", federation(labels=["a", 3]), 3, ""),
-    Case("federation text for a switch", "check federation.toml", federation(exclusive="yes"), 3, ""),
-    Case("federation number for a table", "check federation.toml", federation(image=16), 3, ""),
-    Case("federation list for a table", "check federation.toml", federation(regions=["a"]), 3, ""),
-    Case("federation one table for a list", "check federation.toml", federation(site={"a": {"name": "a"}}), 3, ""),
-    Case("federation bad task", "check federation.toml", federation(task="segmentaton"), 3, ""),
-    Case("federation size too small", "check federation.toml", federation(image={"size": [16, 4]}), 3, ""),
-    Case("federation size too large", "check federation.toml", federation(image={"size": [5000, 16]}), 3, ""),
-    Case("federation size of three", "check federation.toml", federation(image={"size": [16, 16, 16]}), 3, ""),
-    Case("federation size of one", "check federation.toml", federation(image={"size": [16]}), 3, ""),
-    Case("federation size not whole", "check federation.toml", federation(image={"size": [16.5, 16]}), 3, ""),
-    Case("federation no channels", "check federation.toml", federation(image={"channels": 0}), 3, ""),
+    declared(
+        "federation unknown key",
+        federation(label=["x"]),
+        "unknown key 'label'; did you mean 'labels'? (known here: name, task, labels, "
+        "exclusive, image, site, regions, test)",
+    ),
+    declared(
+        "federation unknown key in a table",
+        federation(image={"sise": [16, 16]}),
+        "unknown key 'image.sise'; did you mean 'size'? (known here: size, channels)",
+    ),
+    declared(
+        "federation missing key",
+        federation(task="segmentation", labels=None),
+        "key 'labels' is missing; add it (needed here: name, task, labels, image, site)",
+    ),
+    declared(
+        "federation text for a list",
+        federation(labels="tumour"),
+        "'labels' is 'tumour'; expected a list",
+    ),
+    declared("federation number for text", federation(name=7), "'name' is 7; expected text"),
+    declared(
+        "federation number among labels",
+        federation(labels=["a", 3]),
+        "entry 2 of 'labels' is 3; expected text",
+    ),
+    declared(
+        "federation text for a switch",
+        federation(exclusive="yes"),
+        "'exclusive' is 'yes'; expected true or false",
+    ),
+    declared(
+        "federation number for a table", federation(image=16), "'image' is 16; expected a table"
+    ),
+    declared(
+        "federation list for a table",
+        federation(regions=["a"]),
+        "'regions' is ['a']; expected a table",
+    ),
+    declared(
+        "federation one table for a list",
+        federation(site={"a": {"name": "a"}}),
+        "'site' is one table; expected a list of tables: write [[site]]",
+    ),
+    declared(
+        "federation bad task",
+        federation(task="segmentaton"),
+        "'task' is 'segmentaton'; expected one of 'segmentation', 'classification'; did you "
+        "mean 'segmentation'?",
+    ),
+    declared(
+        "federation size too small",
+        federation(image={"size": [16, 4]}),
+        "entry 2 of 'image.size' is 4; expected at least 8",
+    ),
+    declared(
+        "federation size too large",
+        federation(image={"size": [5000, 16]}),
+        "entry 1 of 'image.size' is 5000; expected at most 4096",
+    ),
+    declared(
+        "federation size of three",
+        federation(image={"size": [16, 16, 16]}),
+        "'image.size' has 3 entries; expected 2",
+    ),
+    declared(
+        "federation size of one",
+        federation(image={"size": [16]}),
+        "'image.size' has 1 entry; expected 2",
+    ),
+    declared(
+        "federation size not whole",
+        federation(image={"size": [16.5, 16]}),
+        "entry 1 of 'image.size' is 16.5; expected a whole number",
+    ),
+    declared(
+        "federation no channels",
+        federation(image={"channels": 0}),
+        "'image.channels' is 0; expected at least 1",
+    ),
     # --- federation.toml: what contradicts itself
-    Case("no sites", "check federation.toml", federation(site=[]), 3, ""),
-    Case("no labels", "check federation.toml", federation(labels=[]), 3, ""),
-    Case("label twice", "check federation.toml", federation(labels=["a", "a"]), 3, ""),
-    Case("label background", "check federation.toml", federation(labels=["background", "a"]), 3, ""),
-    Case("label with a slash", "check federation.toml", federation(labels=["a/b"]), 3, ""),
-    Case("label of two lines", "check federation.toml", federation(labels=["a\nb"]), 3, ""),
-    Case("overlapping segmentation", "check federation.toml", federation(exclusive=False), 3, ""),
-    Case("one exclusive class", "check federation.toml", federation(task="classification", labels=["a"]), 3, ""),
-    Case("region of unknown label", "check federation.toml", federation(regions={"all": ["rond"]}), 3, ""),
-    Case("region of nothing", "check federation.toml", federation(regions={"all": []}), 3, ""),
-    Case("common test above", "check federation.toml", federation(test="../test"), 3, ""),
+    declared(
+        "no sites",
+        federation(site=[]),
+        "federation 'toy' has no sites; add at least one [[site]] table",
+    ),
+    declared(
+        "no labels",
+        federation(labels=[]),
+        "federation 'toy' has no labels; list at least one in `labels`",
+    ),
+    declared(
+        "label twice",
+        federation(labels=["a", "a"]),
+        "federation 'toy' lists the label 'a' more than once; list each once",
+    ),
+    declared(
+        "label background",
+        federation(labels=["background", "a"]),
+        "label 'background' is implied where nothing else is marked; remove or rename it",
+    ),
+    declared(
+        "label with a slash",
+        federation(labels=["a/b"]),
+        "label 'a/b' must be 1 to 63 characters without '/' and ',' and without space at its "
+        "ends; rename it",
+    ),
+    declared(
+        "label of two lines",
+        federation(labels=["a\nb"]),
+        "label 'a\\nb' must be 1 to 63 characters without '/' and ',' and without space at its "
+        "ends; rename it",
+    ),
+    declared(
+        "overlapping segmentation",
+        federation(exclusive=False),
+        "federation 'toy' segments labels that may overlap (`exclusive = false`); segmentation "
+        "needs exclusive labels: name the overlap as a label of its own and unite it again "
+        "under [regions]",
+    ),
+    declared(
+        "one exclusive class",
+        federation(task="classification", labels=["a"]),
+        "federation 'toy' has the single exclusive label 'a'; add the other labels or set "
+        "`exclusive = false`",
+    ),
+    declared(
+        "region of unknown label",
+        federation(regions={"all": ["rond"]}),
+        "region 'all' unites 'rond', but the federation's labels are 'round' and 'square'; did "
+        "you mean 'round'?",
+    ),
+    declared(
+        "region of nothing",
+        federation(regions={"all": []}),
+        "region 'all' unites nothing, but the federation's labels are 'round' and 'square'; "
+        "correct [regions]",
+    ),
+    declared(
+        "common test above",
+        federation(test="../test"),
+        "the common `test` set is '../test', which leaves its folder; give a path without '..'",
+    ),
     # --- federation.toml: its sites
-    Case("two sites of one name", "check federation.toml", site(name="bo"), 3, ""),
-    Case("site named pooled", "check federation.toml", site(name="pooled"), 3, ""),
-    Case("site named common", "check federation.toml", site(name="common"), 3, ""),
-    Case("site name with a space", "check federation.toml", site(name="St Anna"), 3, ""),
-    Case("site name with an escape", "check federation.toml", site(name="a\x1b[31m"), 3, ""),
-    Case("site without a name", "check federation.toml", site(name=None), 3, ""),
-    Case("site without data", "check federation.toml", site(data=None), 3, ""),
-    Case("site with a typing error", "check federation.toml", site(supervison="box"), 3, ""),
-    Case("site with a bad form", "check federation.toml", site(supervision="boxes"), 3, ""),
-    Case("site with text for a switch", "check federation.toml", site(complete="no"), 3, ""),
-    Case("site data above", "check federation.toml", site(data="../anna"), 3, ""),
-    Case("site data empty", "check federation.toml", site(data=" "), 3, ""),
-    Case("unknown label", "check federation.toml", site(annotates=["rund"]), 3, ""),
-    Case("label of nobody", "check federation.toml", site(annotates=["kidney"]), 3, ""),
-    Case("annotates nothing", "check federation.toml", site(annotates=[]), 3, ""),
-    Case("annotates twice", "check federation.toml", site(annotates=["round", "round"]), 3, ""),
-    Case("incomplete boxes", "check federation.toml", site(supervision="box", complete=False), 3, ""),
-    Case("incomplete classes", "check federation.toml", site("classification", complete=False), 3, ""),
-    Case("noisy mask", "check federation.toml", site(style="noisy"), 3, ""),
-    Case("bad style", "check federation.toml", site(style="noisey"), 3, ""),
-    Case("masks for classification", "check federation.toml", site("classification", supervision="mask"), 3, ""),
+    declared(
+        "two sites of one name",
+        site(name="bo"),
+        "two sites are named 'bo'; give each site its own name",
+    ),
+    declared(
+        "site named pooled",
+        site(name="pooled"),
+        "site name 'pooled' is reserved; choose another name",
+    ),
+    declared(
+        "site named common",
+        site(name="common"),
+        "site name 'common' is reserved; choose another name",
+    ),
+    declared(
+        "site name with a space",
+        site(name="St Anna"),
+        "site name 'St Anna' must be 1 to 63 lower-case letters, digits, '-' or '_' and begin "
+        "with a letter or digit",
+    ),
+    declared(
+        "site name with an escape",
+        site(name="a\x1b[31m"),
+        "site name 'a\\x1b[31m' must be 1 to 63 lower-case letters, digits, '-' or '_' and begin"
+        " with a letter or digit",
+    ),
+    declared(
+        "site without a name",
+        site(name=None),
+        "site 1: key 'name' is missing; add it (needed here: name, data)",
+    ),
+    declared(
+        "site without data",
+        site(data=None),
+        "site 'anna': key 'data' is missing; add it (needed here: name, data)",
+    ),
+    declared(
+        "site with a typing error",
+        site(supervison="box"),
+        "site 'anna': unknown key 'supervison'; did you mean 'supervision'? (known here: name, "
+        "data, supervision, annotates, complete, style, sparsity)",
+    ),
+    declared(
+        "site with a bad form",
+        site(supervision="boxes"),
+        "site 'anna': 'supervision' is 'boxes'; expected one of 'mask', 'block', 'rotated-box',"
+        " 'box', 'scribble', 'point', 'image', 'none'; did you mean 'box'?",
+    ),
+    declared(
+        "site with text for a switch",
+        site(complete="no"),
+        "site 'anna': 'complete' is 'no'; expected true or false",
+    ),
+    declared(
+        "site data above",
+        site(data="../anna"),
+        "`data` of site 'anna' is '../anna', which leaves its folder; give a path without '..'",
+    ),
+    declared(
+        "site data empty",
+        site(data=" "),
+        "`data` of site 'anna' is empty; name a folder, or a dataset as 'dataset:NAME/SITE'",
+    ),
+    declared(
+        "unknown label",
+        site(annotates=["rund"]),
+        "site 'anna' annotates 'rund', but the federation's labels are 'round' and 'square'; "
+        "did you mean 'round'?",
+    ),
+    declared(
+        "label of nobody",
+        site(annotates=["kidney"]),
+        "site 'anna' annotates 'kidney', but the federation's labels are 'round' and 'square'; "
+        "add what is missing to `labels`",
+    ),
+    declared(
+        "annotates nothing",
+        site(annotates=[]),
+        "site 'anna' has supervision 'mask' but annotates no label; list its labels or declare "
+        "supervision 'none'",
+    ),
+    declared(
+        "annotates twice",
+        site(annotates=["round", "round"]),
+        "site 'anna' lists a label twice in `annotates`; list each once",
+    ),
+    declared(
+        "incomplete boxes",
+        site(supervision="box", complete=False),
+        "site 'anna' declares `complete = false` with supervision 'box'; only masks of a "
+        "segmentation task can miss objects: set `complete = true`, or leave labels out of "
+        "`annotates`",
+    ),
+    declared(
+        "incomplete classes",
+        site("classification", complete=False),
+        "site 'anna' declares `complete = false` with supervision 'image'; only masks of a "
+        "segmentation task can miss objects: set `complete = true`, or leave labels out of "
+        "`annotates`",
+    ),
+    declared(
+        "noisy mask",
+        site(style="noisy"),
+        "site 'anna' declares style 'noisy' with supervision 'mask'; only scribbles have a "
+        'noisy style: set `style = "plain"`',
+    ),
+    declared(
+        "bad style",
+        site(style="noisey"),
+        "site 'anna': 'style' is 'noisey'; expected one of 'plain', 'noisy'; did you mean 'noisy'?",
+    ),
+    declared(
+        "masks for classification",
+        site("classification", supervision="mask"),
+        "site 'anna' declares supervision 'mask' for a classification task; classification uses"
+        " 'image' or 'none'",
+    ),
     # --- site.toml
-    Case("site file alone", "check site.toml", text("site.toml", '[site]\nname = "anna"\ndata = "anna"\n'), 2, ""),
-    Case("site file unknown key", "check site.toml --federation federation.toml", text("site.toml", '[site]\nname = "anna"\ndata = "anna"\nanotates = []\n'), 3, ""),
-    Case("site file with more", "check site.toml --federation federation.toml", text("site.toml", '[site]\nname = "anna"\ndata = "anna"\n[image]\n'), 3, ""),
-    Case("site file against federation", "check site.toml --federation federation.toml", text("site.toml", '[site]\nname = "anna"\ndata = "anna"\nannotates = ["kidney"]\n'), 3, ""),
-    Case("check unknown site", "check federation.toml --site ana", nothing, 2, ""),
-    Case("check a folder of which site", "check anna --federation federation.toml", nothing, 2, ""),
+    Case(
+        "site file alone",
+        "check site.toml",
+        own_file(""),
+        2,
+        "'site.toml' says nothing about labels and image size; name its federation with "
+        "--federation",
+    ),
+    Case(
+        "site file unknown key",
+        "check site.toml --federation federation.toml",
+        own_file("anotates = []\n"),
+        3,
+        "site.toml: unknown key 'anotates'; did you mean 'annotates'? (known here: name, data, "
+        "supervision, annotates, complete, style, sparsity)",
+    ),
+    Case(
+        "site file with more",
+        "check site.toml --federation federation.toml",
+        own_file("[image]\n"),
+        3,
+        "site.toml: expected one [site] table and nothing else, but found 'site' and 'image'",
+    ),
+    Case(
+        "site file against federation",
+        "check site.toml --federation federation.toml",
+        own_file('annotates = ["kidney"]\n'),
+        3,
+        "site.toml: site 'anna' annotates 'kidney', but the federation's labels are 'round' and"
+        " 'square'; add what is missing to `labels`",
+    ),
+    command(
+        "check unknown site",
+        "check federation.toml --site ana",
+        "federation 'toy' has no site 'ana'; did you mean 'anna'? (its sites: 'anna' and 'bo')",
+    ),
+    command(
+        "check a folder of which site",
+        "check anna --federation federation.toml",
+        "federation 'toy' has 2 sites; say which with --site",
+    ),
     # --- run.toml: the file
-    Case("run file missing", "run gone/run.toml", nothing, 2, ""),
-    Case("run file bad TOML", "run .", text(RUN, "rounds == 3"), 2, ""),
-    Case("federation of a run missing", "run .", remove(FEDERATION), 3, ""),
-    Case("unknown study", "run phantom-mixd", nothing, 2, ""),
+    command(
+        "run file missing",
+        "run gone/run.toml",
+        "file 'gone/run.toml' does not exist; check the path",
+    ),
+    Case(
+        "run file bad TOML",
+        "run .",
+        text(RUN, "rounds == 3"),
+        2,
+        "file 'run.toml' is not valid TOML: invalid value (at line 1, column 9)",
+    ),
+    Case(
+        "federation of a run missing",
+        "run .",
+        remove(FEDERATION),
+        3,
+        "file 'federation.toml' does not exist; check the path",
+    ),
+    command(
+        "unknown study",
+        "run phantom-mixd",
+        "no study or run file named 'phantom-mixd'; did you mean 'phantom-mixed'? (built in: "
+        "phantom-disc, phantom-findings, phantom-fluids, phantom-lesions, phantom-mixed, "
+        "phantom-skin)",
+    ),
     # --- run.toml: its keys
-    Case("unknown key", "run .", run(round=3), 2, ""),
-    Case("unknown key of learner", "run .", run(learner={"net": "unet-tiny"}), 2, ""),
-    Case("unknown key of training", "run .", run(training={"lerning_rate": 0.1}), 2, ""),
-    Case("unknown key of evaluate", "run .", run(evaluate={"ever": 2}), 2, ""),
-    Case("unknown key of engine", "run .", run(engine={"thread": 2}), 2, ""),
-    Case("unknown key of participation", "run .", run(participation={"min_site": 2}), 2, ""),
-    Case("unknown key of simulate", "run .", run(simulate={"sead": 2}), 2, ""),
-    Case("no rounds", "run .", run(rounds=0), 2, ""),
-    Case("rounds as text", "run .", run(rounds="5"), 2, ""),
-    Case("rounds not whole", "run . --set rounds=2.5", nothing, 2, ""),
-    Case("negative seed", "run . --seed -1", nothing, 2, ""),
-    Case("huge seed", "run . --seed 4294967296", nothing, 2, ""),
-    Case("negative learning rate", "run .", run(training={"learning_rate": -1}), 2, ""),
-    Case("learning rate nan", "run .", run(training={"learning_rate": float("nan")}), 2, ""),
-    Case("learning rate inf", "run . --set training.learning_rate=inf", nothing, 2, ""),
-    Case("batch of nothing", "run .", run(training={"batch": 0}), 2, ""),
-    Case("three betas", "run .", run(training={"betas": [0.9, 0.99, 0.999]}), 2, ""),
-    Case("poly without steps", "run .", run(training={"schedule": "poly"}), 2, ""),
-    Case("bad schedule", "run .", run(training={"schedule": "ploy"}), 2, ""),
-    Case("best without validation", "run .", run(evaluate={"selection": "best_validation"}), 2, ""),
-    Case("fraction nan", "run . --set participation.fraction=nan", nothing, 2, ""),
-    Case("too many sites needed", "run .", run(participation={"min_sites": 3}), 2, ""),
-    Case("unknown site absent", "run .", run(participation={"absent": {"ana": [1]}}), 2, ""),
-    Case("unknown site joins", "run .", run(participation={"joins": {"cleo": 2}}), 2, ""),
-    Case("unknown site completeness", "run .", run(simulate={"completeness": {"boo": 0.5}}), 2, ""),
-    Case("study above", "run .", run(study="../elsewhere"), 2, ""),
-    Case("bad tracker", "run .", run(engine={"track": ["tensorbord"]}), 2, ""),
-    Case("method as text", "run .", run(method="fedprox"), 2, ""),
+    asked(
+        "unknown key",
+        run(round=3),
+        "unknown key 'round'; did you mean 'rounds'? (known here: study, federation, method, "
+        "rounds, seed, learner, training, evaluate, engine, participation, simulate)",
+    ),
+    asked(
+        "unknown key of learner",
+        run(learner={"net": "unet-tiny"}),
+        "unknown key 'learner.net'; did you mean 'network'? (known here: network, objective, "
+        "normalise, positive_weight, init)",
+    ),
+    asked(
+        "unknown key of training",
+        run(training={"lerning_rate": 0.1}),
+        "unknown key 'training.lerning_rate'; did you mean 'learning_rate'? (known here: batch,"
+        " epochs, steps, optimizer, learning_rate, weight_decay, betas, momentum, "
+        "keep_optimizer, schedule, power, augment)",
+    ),
+    asked(
+        "unknown key of evaluate",
+        run(evaluate={"ever": 2}),
+        "unknown key 'evaluate.ever'; did you mean 'every'? (known here: every, selection, "
+        "validation, per_case, pictures)",
+    ),
+    asked(
+        "unknown key of engine",
+        run(engine={"thread": 2}),
+        "unknown key 'engine.thread'; did you mean 'threads'? (known here: device, threads, "
+        "memory_mib, checkpoint_every, ledger, track)",
+    ),
+    asked(
+        "unknown key of participation",
+        run(participation={"min_site": 2}),
+        "unknown key 'participation.min_site'; did you mean 'min_sites'? (known here: "
+        "min_sites, fraction, absent, joins)",
+    ),
+    asked(
+        "unknown key of simulate",
+        run(simulate={"sead": 2}),
+        "unknown key 'simulate.sead'; did you mean 'seed'? (known here: seed, completeness)",
+    ),
+    asked("no rounds", run(rounds=0), "'rounds' is 0; expected at least 1"),
+    asked("rounds as text", run(rounds="5"), "'rounds' is '5'; expected a whole number"),
+    command(
+        "rounds not whole",
+        "run . --set rounds=2.5",
+        "study/run.toml: 'rounds' is 2.5; expected a whole number",
+    ),
+    command(
+        "negative seed",
+        "run . --seed -1",
+        "study/run.toml: 'seed' is -1; expected at least 0",
+    ),
+    command(
+        "huge seed",
+        "run . --seed 4294967296",
+        "study/run.toml: 'seed' is 4294967296; expected less than 2147483648",
+    ),
+    asked(
+        "negative learning rate",
+        run(training={"learning_rate": -1}),
+        "'training.learning_rate' is -1; expected more than 0",
+    ),
+    asked(
+        "learning rate nan",
+        run(training={"learning_rate": float("nan")}),
+        "'training.learning_rate' is nan; expected a finite number",
+    ),
+    command(
+        "learning rate inf",
+        "run . --set training.learning_rate=inf",
+        "study/run.toml: 'training.learning_rate' is inf; expected a finite number",
+    ),
+    asked(
+        "batch of nothing", run(training={"batch": 0}), "'training.batch' is 0; expected at least 1"
+    ),
+    asked(
+        "three betas",
+        run(training={"betas": [0.9, 0.99, 0.999]}),
+        "'training.betas' has 3 entries; expected 2",
+    ),
+    asked(
+        "poly without steps",
+        run(training={"schedule": "poly"}),
+        "training.schedule 'poly' needs `training.steps`, so that its end is known",
+    ),
+    asked(
+        "bad schedule",
+        run(training={"schedule": "ploy"}),
+        "'training.schedule' is 'ploy'; expected one of 'constant', 'poly'; did you mean 'poly'?",
+    ),
+    asked(
+        "best without validation",
+        run(evaluate={"selection": "best_validation"}),
+        "evaluate.selection 'best_validation' needs images to select on; set "
+        "`evaluate.validation` to the part of each site's training patients to hold out",
+    ),
+    command(
+        "fraction nan",
+        "run . --set participation.fraction=nan",
+        "study/run.toml: 'participation.fraction' is nan; expected a finite number",
+    ),
+    asked(
+        "too many sites needed",
+        run(participation={"min_sites": 3}),
+        "participation.min_sites is 3, but the federation has 2 sites; use at most 2",
+    ),
+    asked(
+        "unknown site absent",
+        run(participation={"absent": {"ana": [1]}}),
+        "participation.absent names the site 'ana', but the federation's sites are 'anna' and "
+        "'bo'; did you mean 'anna'?",
+    ),
+    asked(
+        "unknown site joins",
+        run(participation={"joins": {"cleo": 2}}),
+        "participation.joins names the site 'cleo', but the federation's sites are 'anna' and "
+        "'bo'; correct the name",
+    ),
+    asked(
+        "unknown site completeness",
+        run(simulate={"completeness": {"boo": 0.5}}),
+        "simulate.completeness names the site 'boo', but the federation's sites are 'anna' and "
+        "'bo'; did you mean 'bo'?",
+    ),
+    asked(
+        "study above",
+        run(study="../elsewhere"),
+        "study '../elsewhere' must be a plain name that does not begin with '.' and has no '/';"
+        " run folders are named after it",
+    ),
+    asked(
+        "bad tracker",
+        run(engine={"track": ["tensorbord"]}),
+        "entry 1 of 'engine.track' is 'tensorbord'; expected one of 'tensorboard', 'mlflow'; "
+        "did you mean 'tensorboard'?",
+    ),
+    asked(
+        "method as text",
+        run(method="fedprox"),
+        "'method' is a single value; expected a table: write [method]",
+    ),
     # --- what a run cannot do
-    Case("unknown method", "run . --method fedprx", nothing, 2, ""),
-    Case("unknown setting", "run . --method fedprox --set method.mue=1", nothing, 2, ""),
-    Case("setting of the wrong type", "run . --method fedprox --set method.mu=big", nothing, 2, ""),
-    Case("setting out of its choices", "run . --set method.rows=som", nothing, 2, ""),
-    Case("unknown network", "run . --set learner.network=unet-tinny", nothing, 2, ""),
-    Case("network for another task", "run . --set learner.network=cnn-small", nothing, 2, ""),
-    Case("objective for another task", "run . --set learner.objective=bce", nothing, 2, ""),
-    Case("one-label objective", "run . --set learner.objective=dice-foreground", nothing, 2, ""),
-    Case("cuda without a GPU", "run . --set engine.device=cuda", nothing, 2, ""),
-    Case("change without a value", "run . --set rounds", nothing, 2, ""),
-    Case("change into a value", "run . --set rounds.first=3", nothing, 2, ""),
-    Case("unknown option", "run . --ronds 3", nothing, 2, ""),
-    Case("option of the wrong type", "run . --rounds three", nothing, 2, ""),
-    Case("unknown command", "rn .", nothing, 2, ""),
-    Case("no usable labels", "run .", federation(site=[{"name": "anna", "data": "anna", "supervision": "none"}]), 3, ""),
-    Case("no usable labels, planned", "plan .", federation(site=[{"name": "anna", "data": "anna", "supervision": "image"}]), 3, ""),
-    Case("unknown dataset", "run .", site(data="dataset:phantom-mix/ashford"), 2, ""),
-    Case("unknown site of a dataset", "run .", site(data="dataset:phantom-mixed/ashfort"), 2, ""),
-    Case("unknown preview", "datasets --preview phantom-mixt", nothing, 2, ""),
-    Case("preview of no type", "datasets --preview phantom-mixed --out sheet", nothing, 2, ""),
-    Case("init missing", "run . --set learner.init=gone.safetensors", nothing, 2, ""),
-    Case("init not safetensors", "run . --set learner.init=run.toml", nothing, 2, ""),
-    Case("init of another network", "run . --set learner.init=a.safetensors", lambda: save_file({"x": torch.zeros(2)}, "a.safetensors"), 2, ""),
+    command(
+        "unknown method",
+        "run . --method fedprx",
+        f"no method named 'fedprx'; did you mean 'fedprox'? (`consilia methods` lists all {len(METHODS)})",
+    ),
+    command(
+        "unknown setting",
+        "run . --method fedprox --set method.mue=1",
+        "method 'fedprox' has no setting 'mue'; did you mean 'mu'? (it has: mu, rows, unknown)",
+    ),
+    command(
+        "setting of the wrong type",
+        "run . --method fedprox --set method.mu=big",
+        "method.mu of 'fedprox' is 'big'; expected a number",
+    ),
+    command(
+        "setting out of its choices",
+        "run . --set method.rows=som",
+        "method.rows of 'fedavg' is 'som'; expected one of 'all', 'labelled'",
+    ),
+    command(
+        "unknown network",
+        "run . --set learner.network=unet-tinny",
+        f"no network named 'unet-tinny'; did you mean 'unet-tiny'? (known: {', '.join(NETWORKS)})",
+    ),
+    command(
+        "network for another task",
+        "run . --set learner.network=cnn-small",
+        f"network 'cnn-small' does not fit a segmentation task; choose one of {', '.join(UNETS)}",
+    ),
+    command(
+        "objective for another task",
+        "run . --set learner.objective=bce",
+        "objective 'bce' does not fit a segmentation task with exclusive labels; choose one of "
+        "dice, dice-foreground, partial-ce",
+    ),
+    command(
+        "one-label objective",
+        "run . --set learner.objective=dice-foreground",
+        "objective 'dice-foreground' is for one label, the federation has 2; use 'dice'",
+    ),
+    command(
+        "cuda without a GPU",
+        "run . --set engine.device=cuda",
+        "engine.device is 'cuda', but PyTorch sees no GPU here; use 'cpu' or 'auto'",
+    ),
+    command(
+        "change without a value",
+        "run . --set rounds",
+        "--set rounds: expected key=value, for example training.batch=4",
+    ),
+    command(
+        "change into a value",
+        "run . --set rounds.first=3",
+        "--set rounds.first: 'rounds' is a single value, not a table; change 'rounds' itself",
+    ),
+    command(
+        "unknown option",
+        "run . --ronds 3",
+        "no option '--ronds'; did you mean '--rounds'? (`consilia run --help` lists what there is)",
+    ),
+    command(
+        "option of the wrong type",
+        "run . --rounds three",
+        "invalid value for '--rounds': 'three' is not a valid integer (`consilia run --help` "
+        "lists what there is)",
+    ),
+    command(
+        "unknown command",
+        "rn .",
+        "no such command 'rn'; did you mean 'run'? (`consilia --help` lists what there is)",
+    ),
+    Case(
+        "no usable labels",
+        "run .",
+        federation(site=[{"name": "anna", "data": "anna", "supervision": "none"}]),
+        3,
+        "method 'fedavg' does not fit federation 'toy': it needs at least one site whose "
+        "annotations mark pixels or images; none does; add annotations",
+    ),
+    Case(
+        "no usable labels, planned",
+        "plan .",
+        federation(site=[{"name": "anna", "data": "anna", "supervision": "none"}]),
+        3,
+        "method 'fedavg' does not fit federation 'toy': it needs at least one site whose "
+        "annotations mark pixels or images; none does; add annotations",
+    ),
+    Case(
+        "unknown dataset",
+        "run .",
+        site(data="dataset:phantom-mix/ashford"),
+        2,
+        "no dataset named 'phantom-mix'; did you mean 'phantom-mixed'? (known: phantom-mixed, "
+        "phantom-disc, phantom-lesions, phantom-findings, phantom-skin, phantom-fluids)",
+    ),
+    Case(
+        "unknown site of a dataset",
+        "run .",
+        site(data="dataset:phantom-mixed/ashfort"),
+        2,
+        "phantom 'phantom-mixed' has no site 'ashfort'; its sites are 'ashford', 'bergen' and "
+        "'cusco'; did you mean 'ashford'?",
+    ),
+    command(
+        "unknown preview",
+        "datasets --preview phantom-mixt",
+        "there is no phantom 'phantom-mixt'; the phantoms are 'phantom-mixed', 'phantom-disc', "
+        "'phantom-lesions', 'phantom-findings', 'phantom-skin' and 'phantom-fluids'; did you "
+        "mean 'phantom-mixed'?",
+    ),
+    command(
+        "preview of no type",
+        "datasets --preview phantom-mixed --out sheet",
+        "--out sheet: expected a .png file in a folder that exists",
+    ),
+    command(
+        "init missing",
+        "run . --set learner.init=gone.safetensors",
+        "learner.init is 'gone.safetensors', but there is no such file; paths begin where you "
+        "run this",
+    ),
+    command(
+        "init not safetensors",
+        "run . --set learner.init=run.toml",
+        "learner.init 'run.toml' is not a .safetensors file of weights; name another one",
+    ),
+    Case(
+        "init of another network",
+        "run . --set learner.init=a.safetensors",
+        lambda: save_file({"x": torch.zeros(2)}, "a.safetensors"),
+        2,
+        "learner.init 'a.safetensors' does not fit the network: of 'decoder.ups.0.block.0.bias'"
+        " it has none and the network shape (6,); start from a run with the same network, "
+        "labels and channels",
+    ),
     # --- run folders
-    Case("resume no run", "resume notes", plain_folder, 2, ""),
-    Case("resume nothing", "resume runs/gone", nothing, 2, ""),
-    Case("report no run", "report notes", plain_folder, 2, ""),
-    Case("cite no run", "cite notes", plain_folder, 2, ""),
-    Case("cite unknown method", "cite fedavgg", nothing, 2, ""),
-    Case("out holds another run", "run . --seed 5 --out runs/toy/fedavg-0", nothing, 2, ""),
-    Case("out is not empty", "run . --out notes", plain_folder, 2, ""),
-    Case("out is a file", "run . --out run.toml", nothing, 2, ""),
-    Case("spec of a run damaged", f"resume {FINISHED}", text(f"{FINISHED}/spec.toml", "study = 3"), 2, ""),
-    Case("predict no run", "predict notes anna", plain_folder, 2, ""),
-    Case("predict unknown site", f"predict {FINISHED} new --site ana", new_image, 2, ""),
-    Case("predict into a full folder", f"predict {FINISHED} new --out notes", several(new_image, plain_folder), 2, ""),
-    Case("predict into a file", f"predict {FINISHED} new --out run.toml", new_image, 2, ""),
-    Case("predict no folder", f"predict {FINISHED} gone", nothing, 3, ""),
-    Case("predict no images", f"predict {FINISHED} new", lambda: Path("new").mkdir(), 3, ""),
-    Case("predict a damaged image", f"predict {FINISHED} new", several(new_image, cut_short("new/x.png")), 3, ""),
-    Case("predict without a checkpoint", f"predict {FINISHED} new", several(new_image, remove(f"{FINISHED}/checkpoints")), 2, ""),
-    Case("predict a damaged checkpoint", f"predict {FINISHED} new", several(new_image, cut_short(CHECKPOINT)), 4, ""),
+    Case(
+        "resume no run",
+        "resume notes",
+        plain_folder,
+        2,
+        "'notes' is not a run folder: it has no spec.toml; name the folder that `consilia run` "
+        "wrote",
+    ),
+    command(
+        "resume nothing",
+        "resume runs/gone",
+        "'runs/gone' is not a run folder: there is no such folder; name the folder that "
+        "`consilia run` wrote",
+    ),
+    Case(
+        "report no run",
+        "report notes",
+        plain_folder,
+        2,
+        "'notes' is not a run folder: it has no spec.toml; name the folder that `consilia run` "
+        "wrote",
+    ),
+    Case(
+        "cite no run",
+        "cite notes",
+        plain_folder,
+        2,
+        "'notes' is not a run folder: it has no spec.toml; name the folder that `consilia run` "
+        "wrote",
+    ),
+    command(
+        "cite unknown method",
+        "cite fedavgg",
+        f"no method named 'fedavgg'; did you mean 'fedavg'? (`consilia methods` lists all {len(METHODS)})",
+    ),
+    command(
+        "out holds another run",
+        "run . --seed 5 --out runs/toy/fedavg-0",
+        "run folder 'runs/toy/fedavg-0' holds another run (fedavg-0 of 'toy', with other "
+        "settings); choose another --out, or `consilia resume` the one that is there",
+    ),
+    Case(
+        "out is not empty",
+        "run . --out notes",
+        plain_folder,
+        2,
+        "folder 'notes' is not empty and holds no run; choose another --out",
+    ),
+    command(
+        "out is a file",
+        "run . --out run.toml",
+        "'run.toml' is a file, not a folder; choose another --out",
+    ),
+    Case(
+        "spec of a run damaged",
+        f"resume {FINISHED}",
+        text(f"{FINISHED}/spec.toml", "study = 3"),
+        2,
+        "spec.toml of run 'runs/toy/fedavg-0': 'study' is 3; expected text",
+    ),
+    Case(
+        "predict no run",
+        "predict notes anna",
+        plain_folder,
+        2,
+        "'notes' is not a run folder: it has no spec.toml; name the folder that `consilia run` "
+        "wrote",
+    ),
+    Case(
+        "predict unknown site",
+        f"predict {FINISHED} new --site ana",
+        new_image,
+        2,
+        "run 'runs/toy/fedavg-0' has no site 'ana'; did you mean 'anna'? (its sites: 'anna' and"
+        " 'bo')",
+    ),
+    Case(
+        "predict into a full folder",
+        f"predict {FINISHED} new --out notes",
+        several(new_image, plain_folder),
+        2,
+        "folder 'notes' is not empty, and nothing is written over; choose another --out",
+    ),
+    Case(
+        "predict into a file",
+        f"predict {FINISHED} new --out run.toml",
+        new_image,
+        2,
+        "'run.toml' is a file, not a folder; choose another --out",
+    ),
+    command(
+        "predict no folder",
+        f"predict {FINISHED} gone",
+        "folder 'gone' does not exist; check the path",
+        code=3,
+    ),
+    Case(
+        "predict no images",
+        f"predict {FINISHED} new",
+        lambda: Path("new").mkdir(),
+        3,
+        "folder 'new' holds no images; expected files of type '.png', '.jpg', '.jpeg', '.tif', "
+        "'.tiff', '.bmp' and '.npy'",
+    ),
+    Case(
+        "predict a damaged image",
+        f"predict {FINISHED} new",
+        several(new_image, cut_short("new/x.png")),
+        3,
+        "image 'x.png' of folder 'new' cannot be read; it is damaged, cut short or of another "
+        "type: export it again",
+    ),
+    Case(
+        "predict without a checkpoint",
+        f"predict {FINISHED} new",
+        several(new_image, remove(f"{FINISHED}/checkpoints")),
+        2,
+        "run 'runs/toy/fedavg-0' has no checkpoint yet; `consilia resume` goes on with it",
+    ),
+    Case(
+        "predict a damaged checkpoint",
+        f"predict {FINISHED} new",
+        several(new_image, cut_short(CHECKPOINT)),
+        4,
+        "file 'server.safetensors' cannot be read as a saved state; it is damaged, cut short or"
+        " not ours",
+    ),
     # --- compare
-    Case("compare bad seeds", "compare . --seeds a,b", nothing, 2, ""),
-    Case("compare no seeds", "compare . --seeds ,", nothing, 2, ""),
-    Case("compare unknown metric", "compare . --metric dise", nothing, 2, ""),
-    Case("compare metric of another task", "compare . --metric auroc", nothing, 2, ""),
-    Case("compare unknown baseline", "compare . --methods fedavg,local --baseline fedavgg", nothing, 2, ""),
-    Case("compare unknown method", "compare . --methods fedavg,fedprx", nothing, 2, ""),
-    Case("compare half a setting", "compare . --methods fedprox:mu", nothing, 2, ""),
-    Case("compare no methods", "compare . --methods ,", nothing, 2, ""),
-    Case("compare another protocol", "compare . --methods fedavg --seeds 0,1 --collect", several(lambda: shutil.copytree(FINISHED, "runs/toy/fedavg-1"), lambda: Path("runs/toy/fedavg-1/spec.toml").write_text(Path(f"{FINISHED}/spec.toml").read_text().replace("seed = 0", "seed = 1", 1)), lambda: Path("runs/toy/fedavg-1/metrics.json").write_text(Path(f"{FINISHED}/metrics.json").read_text().replace('"seed": 0', '"seed": 1').replace('"rounds": 1', '"rounds": 9'))), 2, ""),
-    Case("compare another run in its place", "compare . --methods fedavg --seeds 0 --rounds 2", nothing, 2, ""),
-    Case("compare damaged numbers", "compare . --methods fedavg --seeds 0", text(f"{FINISHED}/metrics.json", "{"), 2, ""),
+    command(
+        "compare bad seeds",
+        "compare . --seeds a,b",
+        "--seeds a,b: expected whole numbers, comma-separated, for example 0,1,2",
+    ),
+    command(
+        "compare no seeds",
+        "compare . --seeds ,",
+        "--seeds ,: expected whole numbers, comma-separated, for example 0,1,2",
+    ),
+    command(
+        "compare unknown metric",
+        "compare . --metric dise",
+        "no metric named 'dise'; did you mean 'dice'? (known: dice, iou, hd95, sensitivity, "
+        "precision, auroc, average_precision, accuracy, macro_f1, recall)",
+    ),
+    command(
+        "compare metric of another task",
+        "compare . --metric auroc",
+        "metric 'auroc' does not fit a segmentation task; choose one of dice, iou, hd95, "
+        "sensitivity, precision",
+    ),
+    command(
+        "compare unknown baseline",
+        "compare . --methods fedavg,local --baseline fedavgg",
+        "baseline 'fedavgg' is not among the compared methods 'fedavg' and 'local'; did you "
+        "mean 'fedavg'?",
+    ),
+    command(
+        "compare unknown method",
+        "compare . --methods fedavg,fedprx",
+        f"no method named 'fedprx'; did you mean 'fedprox'? (`consilia methods` lists all {len(METHODS)})",
+    ),
+    command(
+        "compare half a setting",
+        "compare . --methods fedprox:mu",
+        "--methods fedprox:mu: expected NAME or NAME:SETTING=VALUE, for example fedprox:mu=0.1",
+    ),
+    command(
+        "compare no methods",
+        "compare . --methods ,",
+        "--methods is empty; name at least one, for example --methods local,fedavg",
+    ),
+    Case(
+        "compare another protocol",
+        "compare . --methods fedavg --seeds 0,1 --collect",
+        other_protocol,
+        2,
+        "run 'fedavg-1' has rounds '9', others have '1'; only runs of one protocol can be compared",
+    ),
+    command(
+        "compare another run in its place",
+        "compare . --methods fedavg --seeds 0 --rounds 2",
+        "run folder 'runs/toy/fedavg-0' holds another run (fedavg-0 of 'toy', with other "
+        "settings); choose another --out, or `consilia resume` the one that is there",
+    ),
+    Case(
+        "compare damaged numbers",
+        "compare . --methods fedavg --seeds 0",
+        text(f"{FINISHED}/metrics.json", "{"),
+        2,
+        "metrics.json of run 'runs/toy/fedavg-0' is damaged; remove it and `consilia resume` "
+        "the run",
+    ),
     # --- images and tables
-    Case("site folder missing", "run . --seed 1", remove("anna"), 3, ""),
-    Case("site without images", "run . --seed 1", remove("anna/images"), 3, ""),
-    Case("site with no image", "run . --seed 1", lambda: (shutil.rmtree("anna/images"), Path("anna/images").mkdir()), 3, ""),
-    Case("mask missing", "run . --seed 1", remove("anna/masks/train-00.png"), 3, ""),
-    Case("mask of another size", "run . --seed 1", lambda: write_mask(Path("anna/masks/train-00.png"), np.zeros((8, 10))), 3, ""),
-    Case("mask of another class", "run . --seed 1", lambda: write_mask(Path("anna/masks/train-00.png"), np.full((16, 16), 7)), 3, ""),
-    Case("image with NaN", "run . --seed 1", with_nan, 3, ""),
-    Case("image cut short", "run . --seed 1", cut_short("anna/images/train-00.png"), 3, ""),
-    Case("image empty", "run . --seed 1", lambda: Path("anna/images/train-00.png").write_bytes(b""), 3, ""),
-    Case("image outside", "run . --seed 1", link_out, 3, ""),
-    Case("table without a column", "run . --seed 1", without_column, 3, ""),
-    Case("table for classes missing", "run . --seed 1", classify(), 3, ""),
-    Case("boxes missing", "run . --seed 1", site(supervision="box"), 3, ""),
+    data(
+        "site folder missing",
+        remove("anna"),
+        "folder 'anna' of site 'anna' does not exist; check `data` and where relative paths begin",
+    ),
+    data(
+        "site without images",
+        remove("anna/images"),
+        "folder 'anna' of site 'anna' has no folder 'images'; put its images there",
+    ),
+    data(
+        "site with no image",
+        no_image,
+        "site 'anna' has no images that can be read in 'images'; expected .png, .jpg, .jpeg, "
+        ".tif, .tiff, .bmp, .npy",
+    ),
+    data(
+        "mask missing",
+        remove("anna/masks/train-00.png"),
+        "image 'train-00.png' of site 'anna' has no mask; add 'masks/train-00.png' or remove "
+        "the image",
+    ),
+    data(
+        "mask of another size",
+        other_mask(np.zeros((8, 10))),
+        "mask 'train-00.png' of site 'anna' is 10 x 8 pixels (width x height), but its image is"
+        " 16 x 16; export both in the same size",
+    ),
+    data(
+        "mask of another class",
+        other_mask(np.full((16, 16), 7)),
+        "mask 'train-00.png' of site 'anna' holds class 7, but the federation has 2 labels "
+        "('round', 'square'); map its values to 0 to 2",
+    ),
+    data(
+        "image with NaN",
+        with_nan,
+        "image 'train-00.npy' of site 'anna' holds 2 values that are NaN or infinite; expected "
+        "finite numbers: replace them before you save it",
+    ),
+    data(
+        "image cut short",
+        cut_short("anna/images/train-00.png"),
+        "image 'train-00.png' of site 'anna' cannot be read; it is damaged, cut short or of "
+        "another type: export it again",
+    ),
+    data(
+        "image empty",
+        lambda: Path("anna/images/train-00.png").write_bytes(b""),
+        "image 'train-00.png' of site 'anna' is an empty file (0 bytes); copy or export it again",
+    ),
+    data(
+        "image outside",
+        link_out,
+        "image 'train-00.png' of site 'anna' leads outside its folder by a link; copy the file "
+        "itself into the folder",
+    ),
+    data(
+        "table without a column",
+        without_column,
+        "cases.csv of site 'anna' has no column 'patient'; expected image, patient, split",
+    ),
+    data(
+        "table for classes missing",
+        classify(),
+        "site 'anna' has no table labels.csv, which says what its images show; add one with the"
+        " columns image, round, square",
+    ),
+    data(
+        "boxes missing",
+        site(supervision="box"),
+        "site 'anna' has no table boxes.csv, but its supervision is 'box'; add one with the "
+        "columns image, label, left, top, right, bottom",
+    ),
 ]
 
 

@@ -193,7 +193,7 @@ def test_settings_are_checked():
         make_method("fedprx")
     with pytest.raises(UsageError, match=r"method 'fedprox' has no setting 'row'; did you mean 'rows'\?"):
         make_method("fedprox", {"row": 1})
-    with pytest.raises(UsageError, match=r"method.mu of 'fedprox' is 'x'; expected float"):
+    with pytest.raises(UsageError, match=r"method.mu of 'fedprox' is 'x'; expected a number"):
         make_method("fedprox", {"mu": "x"})
     with pytest.raises(UsageError, match=r"method.rows of 'fedavg' is 'some'; expected one of 'all', 'labelled'"):
         make_method("fedavg", {"rows": "some"})

@@ -62,7 +62,7 @@ def _options(
 def main() -> None:
     """Run a command; whatever goes wrong ends in one sentence and an exit code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="consilia", standalone_mode=False)
     except ConsiliaError as error:
         err(str(error))
         sys.exit(error.exit_code)

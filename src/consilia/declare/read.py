@@ -134,7 +134,7 @@ def _sentence(model: type[BaseModel], errors: list[ErrorDetails], table: Mapping
         key, words = _LIMITS[kind]
         return f"{who}{place} is {value}; expected {words} {limits[key]:.12g}"
     if kind == "tuple_type" and value == "a table":
-        return f"{who}{place} is a single table; expected a list of tables: write [[...]] around its name"
+        return f"{who}{place} is one table; expected a list of tables: write [[{loc[-1]}]]"
     expected = _EXPECTED.get(kind) or _lower(found["msg"].removeprefix("Input should be "))
     return f"{who}{place} is {value}; expected {expected}"
 

@@ -136,9 +136,8 @@ def _quality(cases: Cases, predicted: np.ndarray) -> np.ndarray:
     if truth.ndim == 2:  # classification: the mean probability given to what is true
         return np.asarray(np.where(truth > 0, predicted, 1 - predicted).mean(1))
     hit = ((predicted == truth) & (truth > 0)).sum((1, 2))
-    return np.asarray(
-        2 * hit / np.maximum((predicted > 0).sum((1, 2)) + (truth > 0).sum((1, 2)), 1)
-    )
+    both = (predicted > 0).sum((1, 2)) + (truth > 0).sum((1, 2))
+    return np.where(both > 0, 2 * hit / np.maximum(both, 1), 1.0)
 
 
 def _middle(total: int, count: int) -> slice:

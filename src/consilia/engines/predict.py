@@ -56,7 +56,7 @@ def load_models(
     sites = spec.federation.sites
     if site is not None and site not in sites:
         near = suggestion(site, sites)
-        msg = f"run '{store.path}' has no site '{site}'{near}; its sites are {listing(sites)}"
+        msg = f"run '{store.path}' has no site '{site}'{near} (its sites: {listing(sites)})"
         raise UsageError(msg)
     round_, path = found
     method = make_method(spec.method.name, spec.method.settings)

@@ -285,7 +285,8 @@ class Rounds:
                 "rounds": self.spec.rounds,
                 "selection": rule,
                 "sites": _ordered(chosen.sites),
-                "mean": chosen.mean,
+                # A test set that all sites share is what the study is judged on.
+                "mean": chosen.sites.get(COMMON, chosen.mean),
                 "seconds": round(self.progress.seconds, 3),
                 "bytes_up": self.progress.bytes_up,
                 "bytes_down": self.progress.bytes_down,

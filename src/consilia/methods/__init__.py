@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
 
 from consilia.declare import Federation
+from consilia.declare.read import shown
 from consilia.errors import DeclarationError, UsageError, suggestion
 from consilia.methods.bounds.local import Local
 from consilia.methods.bounds.pooled import Central, Oracle
@@ -17,6 +18,7 @@ from consilia.methods.drift.fedadaptagg import FedAdaptAgg
 from consilia.methods.drift.fedavg import FedAvg
 from consilia.methods.drift.fedprox import FedProx
 from consilia.methods.drift.finetune import FineTune
+from consilia.methods.mixed.fedmix import FedMix
 
 __all__ = [
     "METHODS",
@@ -26,6 +28,7 @@ __all__ = [
     "Entry",
     "FedAdaptAgg",
     "FedAvg",
+    "FedMix",
     "FedProx",
     "FineTune",
     "Local",
@@ -60,6 +63,7 @@ METHODS: dict[str, Entry] = {
     "fedprox": Entry(FedProx),
     "finetune": Entry(FineTune),
     "fedadaptagg": Entry(FedAdaptAgg),
+    "fedmix": Entry(FedMix),
 }
 
 
@@ -84,17 +88,22 @@ def make_method(name: str, values: Mapping[str, Any] | None = None) -> AnyMethod
     return entry.method(**chosen)
 
 
+KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+
+
 def _checked(name: str, key: str, value: Any, kind: Any) -> Any:
     if get_origin(kind) is typing.Literal:
         if value not in get_args(kind):
             options = ", ".join(f"'{option}'" for option in get_args(kind))
-            msg = f"method.{key} of '{name}' is {value!r}; expected one of {options}"
+            near = suggestion(str(value), get_args(kind))
+            msg = f"method.{key} of '{name}' is {shown(value)}; expected one of {options}{near}"
             raise UsageError(msg)
         return value
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        msg = f"method.{key} of '{name}' is {value!r}; expected {kind.__name__}"
+        wanted = KINDS.get(kind, kind.__name__)
+        msg = f"method.{key} of '{name}' is {shown(value)}; expected {wanted}"
         raise UsageError(msg)
     return value
 
@@ -115,7 +124,8 @@ def refuse_unfit(name: str, method: AnyMethod, federation: Federation) -> None:
     reason = method.unmet(labels_seen(method, federation))
     if reason is None:
         return
-    fitting = [other for other in METHODS if why_not(other, federation) is None]
+    declared = [other for other in METHODS if METHODS[other].method.labels == "declared"]
+    fitting = [other for other in declared if why_not(other, federation) is None]
     way_out = f"use {' or '.join(repr(o) for o in fitting[:3])}" if fitting else "add annotations"
     msg = f"method '{name}' does not fit federation '{federation.name}': it {reason}; {way_out}"
     raise DeclarationError(msg)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from consilia.declare import Federation, SiteDeclaration
-from consilia.declare.read import read_federation, read_site, read_toml
+from consilia.declare.read import read_federation, read_site, read_toml, validate
 from consilia.errors import UsageError, listing, suggestion
 from consilia.readers.inspect import Inspection, inspect_folder
 from consilia.readers.site import DATASET, data_root, load_site
@@ -31,7 +31,8 @@ def check_path(
     if path.is_dir():
         declared, name = _belongs(path, federation, only, None)
         return (inspect_folder(path, declared, name),)
-    if "site" in (tables := read_toml(path)) and isinstance(tables["site"], dict):
+    tables = read_toml(path)
+    if isinstance(tables.get("site"), dict) and not {"task", "labels"} & set(tables):
         site = read_site(path)
         declared, name = _belongs(path, federation, site.name, site)
         return (_inspect(declared, name, data_root(data, path.parent)),)
@@ -62,7 +63,7 @@ def _belongs(
     if own is not None:
         others = tuple(site for site in declared.site if site.name != own.name)
         table = {**declared.model_dump(), "site": [s.model_dump() for s in (*others, own)]}
-        return Federation.model_validate(table), own.name
+        return validate(Federation, table, path.name), own.name
     if name is None:
         if len(declared.site) > 1:
             msg = f"federation '{declared.name}' has {len(declared.site)} sites; say which with --site"
@@ -73,7 +74,7 @@ def _belongs(
 
 def _known(federation: Federation, name: str) -> str:
     if name not in federation.sites:
-        near = suggestion(name, federation.sites)
-        msg = f"federation '{federation.name}' has no site '{name}'{near}; its sites are {listing(federation.sites)}"
+        near, sites = suggestion(name, federation.sites), listing(federation.sites)
+        msg = f"federation '{federation.name}' has no site '{name}'{near} (its sites: {sites})"
         raise UsageError(msg)
     return name

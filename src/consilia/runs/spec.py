@@ -16,7 +16,7 @@ from consilia.training.settings import LearnerSettings, Training
 
 STUDIES = Path(__file__).parent.parent / "studies"
 Count = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class MethodChoice(Declared):
@@ -31,7 +31,7 @@ class EvaluateSettings(Declared):
 
     every: Count = 5
     selection: Literal["last_round", "last_ten", "best_validation"] = "last_round"
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     per_case: bool = True
     pictures: Annotated[int, Field(ge=0, le=50)] = 3
 
@@ -109,9 +109,10 @@ class RunSpec(Declared):
         ):
             unknown = [name for name in named if name not in sites]
             if unknown:
+                near = suggestion(unknown[0], sites) or "; correct the name"
                 msg = (
                     f"{table} names the site {listing(unknown)}, but the federation's sites are "
-                    f"{listing(sites)}{suggestion(unknown[0], sites)}"
+                    f"{listing(sites)}{near}"
                 )
                 raise UsageError(msg)
         if self.participation.min_sites > len(sites):

@@ -53,7 +53,7 @@ class RunFolder:
                 )
                 raise UsageError(msg)
             return folder
-        refuse_full(path, "holds no run")
+        refuse_full(path, " and holds no run")
         try:
             path.mkdir(parents=True, exist_ok=True)
             _write(path / "environment.json", json.dumps(environment(), indent=1))
@@ -93,9 +93,8 @@ class RunFolder:
 
     def spec(self) -> RunSpec:
         """Return what was asked."""
-        return validate(
-            RunSpec, read_toml(self.path / "spec.toml", UsageError), "spec.toml", UsageError
-        )
+        where = f"spec.toml of run '{self.path}'"
+        return validate(RunSpec, read_toml(self.path / "spec.toml", UsageError), where, UsageError)
 
     # --- lines ---
 
@@ -174,13 +173,13 @@ class RunFolder:
         return (int(whole[-1].name.removeprefix("round-")), whole[-1]) if whole else None
 
 
-def refuse_full(path: Path, why: str = "nothing is written over") -> None:
+def refuse_full(path: Path, why: str = ", and nothing is written over") -> None:
     """Refuse to write into a file, or into a folder that holds something."""
     if path.exists() and not path.is_dir():
         msg = f"'{path}' is a file, not a folder; choose another --out"
         raise UsageError(msg)
     if path.is_dir() and any(path.iterdir()):
-        msg = f"folder '{path}' is not empty and {why}; choose another --out"
+        msg = f"folder '{path}' is not empty{why}; choose another --out"
         raise UsageError(msg)
 
 

@@ -103,7 +103,8 @@ class PlainLearner(Learner):
             )
             raise UsageError(msg)
         if objective == "dice-foreground" and len(federation.labels) > 1:
-            msg = f"objective 'dice-foreground' has one label, the federation has {len(federation.labels)}"
+            count = len(federation.labels)
+            msg = f"objective 'dice-foreground' is for one label, the federation has {count}; use 'dice'"
             raise UsageError(msg)
         return cls(
             network,

@@ -150,7 +150,9 @@ class Site:
     def views(self, purpose: str = "views") -> Batch:
         """Return every training image once, augmented as the run file says, as this round sees it."""
         whole = self.train.cut(torch.arange(len(self.train), device=self.bench.device))
-        return apply(draw(POLICIES[self.training.augment], len(whole), self.generator(purpose)), whole)
+        return apply(
+            draw(POLICIES[self.training.augment], len(whole), self.generator(purpose)), whole
+        )
 
     def probabilities(self, image: Tensor, network: str = "main") -> Tensor:
         """Return a network's probabilities in evaluation mode, without a gradient."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
-import torch
 from torch import Tensor
 
 from consilia.declare import Federation, Supervision
@@ -18,11 +17,17 @@ from consilia.ops.pseudo import agree, allowed, fills, marks_something, refine
 from consilia.ops.reduce import reduce
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
-from consilia.training.local import Trained, train_locally
+from consilia.training.local import Loss, Trained, train_locally
 from consilia.training.site import Site
 
 Model = Annotated[Weights, Group()]
-FORMS = {Supervision.MASK, Supervision.BOX, Supervision.ROTATED_BOX, Supervision.IMAGE, Supervision.NONE}
+FORMS = {
+    Supervision.MASK,
+    Supervision.BOX,
+    Supervision.ROTATED_BOX,
+    Supervision.IMAGE,
+    Supervision.NONE,
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,19 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
     """
 
     epsilon: float = hyper(0.9, "Dice ε from which two pseudo labels agree", source="Sec. IV-B")
-    lam: float = hyper(10.0, "weight λ of the loss against the image count; 0: no adaptive aggregation",
-                       source="Sec. IV-B (breast, skin)")
+    lam: float = hyper(
+        10.0,
+        "weight λ of the loss against the image count; 0: no adaptive aggregation",
+        source="Sec. IV-B (breast, skin)",
+    )
     beta: float = hyper(1.5, "power β of the loss", source="Sec. IV-B (breast)")
-    networks: Literal[1, 2] = hyper(2, "two networks, or one that labels for itself", source="Sec. III-B")
+    networks: Literal[1, 2] = hyper(
+        2, "two networks, or one that labels for itself", source="Sec. III-B"
+    )
     require_foreground: bool = hyper(
-        False, "drop unlabelled images for which both networks predict nothing", source="METHODS 1.4"
+        False,
+        "drop unlabelled images for which both networks predict nothing",
+        source="METHODS 1.4",
     )
 
     card: ClassVar = Card(
@@ -143,11 +155,18 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
         site.load(down.first)
         site.load(down.second, "second")
         if site.declaration.supervision is Supervision.MASK:
-            trained = [train_locally(site, self._supervised(site, n), network=n) for n in self._names()]
+            trained = [
+                train_locally(site, self._supervised(site, n), network=n) for n in self._names()
+            ]
         else:
             trained = self._train_on_pseudo_labels(site)
         losses = [t.loss for t in trained]
-        up = Up(site.weights(), site.weights(network="second"), trained[0].images, sum(losses) / len(losses))
+        up = Up(
+            site.weights(),
+            site.weights(network="second"),
+            trained[0].images,
+            sum(losses) / len(losses),
+        )
         return up, Memory()
 
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
@@ -176,7 +195,7 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
     def _names(self) -> tuple[str, ...]:
         return ("main", "second")[: self.networks]
 
-    def _supervised(self, site: Site, network: str):
+    def _supervised(self, site: Site, network: str) -> Loss:
         module = site.bench.network(network)
         return lambda batch: site.learner.loss(module, batch)
 
@@ -184,11 +203,14 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
         pseudo = self.label(site)
         targets = {"main": pseudo.for_first, "second": pseudo.for_second}
 
-        def crossed(network: str):
+        def crossed(network: str) -> Loss:
             module = site.bench.network(network)
             # Each image is found again by its own index, for batches are cut from the views.
             return lambda batch: (
-                1 - dice_flat(site.learner.probabilities(module, batch.image), targets[network][batch.index])
+                1
+                - dice_flat(
+                    site.learner.probabilities(module, batch.image), targets[network][batch.index]
+                )
             ).mean()
 
         return [

@@ -1,0 +1,226 @@
+"""FedMix against a second, plain implementation, its limit cases and the edge cases of METHODS 1.4."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from consilia.declare import Supervision
+from consilia.methods import make_method, why_not
+from consilia.testing import run_toy, toy_sites, toy_spec
+from consilia.training.augment import POLICIES, apply, draw
+from consilia.training.batch import ResidentCases, orders
+from consilia.training.learner import PlainLearner
+from consilia.training.seeds import generator, seeded
+from tests.methods.support import (
+    assert_same_state,
+    final_state,
+    ledger_fields,
+    server_weights,
+    without_times,
+)
+from tests.methods.test_every_method import garbled
+
+CPU = torch.device("cpu")
+MIXED = [
+    {"name": "anna", "supervision": "mask"},
+    {"name": "bo", "supervision": "box"},
+    {"name": "cleo", "supervision": "none"},
+    {"name": "dora", "supervision": "image"},
+]
+
+
+def spec_of(sites=MIXED, epsilon=0.3, **changes):
+    settings = {"epsilon": epsilon, **changes.pop("settings", {})}
+    return toy_spec(sites=sites, method={"name": "fedmix", "settings": settings}, **changes)
+
+
+def dice(a, b):
+    return (2 * (a & b).sum() + 1e-4) / (a.sum() + b.sum() + 1e-4)
+
+
+def plain_run(spec, sites):
+    """Algorithm 1 of FedMix in plain loops over images; returns both global networks."""
+    learner = PlainLearner.of(spec.learner, spec.federation)
+    nets, world = {}, {}
+    for key in ("main", "second"):
+        with seeded(spec.seed, "network", key):
+            nets[key] = learner.build()
+        world[key] = {k: v.clone() for k, v in nets[key].state_dict().items()}
+    settings, moments = spec.method.settings, {}
+    for number in range(1, spec.rounds + 1):
+        sent, counts, losses = {}, {}, {}
+        for name in sorted(sites):
+            cases = ResidentCases.of(sites[name].train, sites[name].view, CPU)
+            form = spec.federation[name].supervision
+            for key in nets:
+                nets[key].load_state_dict(world[key])
+            everything = cases.cut(torch.arange(len(cases)))
+            randoms = generator(spec.seed, name, number, "views")
+            view = apply(draw(POLICIES[spec.training.augment], len(cases), randoms), everything)
+            labels, chosen = {}, list(range(len(cases)))
+            if form is not Supervision.MASK:
+                guess = {}
+                for key in nets:
+                    nets[key].eval()
+                    with torch.no_grad():
+                        guess[key] = torch.stack([nets[key](x[None])[0].sigmoid() > 0.5 for x in view.image])
+                    if view.constraint is not None:
+                        guess[key] = guess[key] & view.constraint
+                labels = {"main": guess["second"], "second": guess["main"]}
+                chosen = []
+                for i in range(len(cases)):
+                    one, two = guess["main"][i], guess["second"][i]
+                    ok = dice(one, two) >= settings["epsilon"]
+                    if form is Supervision.BOX:
+                        ok = ok and dice(one, view.constraint[i]) >= 0.5
+                    if form is Supervision.IMAGE:
+                        ok = ok and bool(view.constraint[i].any()) and bool(one.any() or two.any())
+                    if ok:
+                        chosen.append(i)
+            counts[name], each = len(chosen), []
+            for key in nets:
+                each.append(train(spec, learner, nets[key], key, name, number, cases, view, labels, chosen, moments))
+            losses[name] = float(np.mean(each)) if chosen else 0.0
+            sent[name] = {key: {k: v.clone() for k, v in nets[key].state_dict().items()} for key in nets}
+        used = [s for s in sorted(sent) if counts[s]]
+        c = {s: counts[s] / sum(counts[u] for u in used) for s in used}
+        d = {s: losses[s] ** 1.5 / sum(losses[u] ** 1.5 for u in used) for s in used}
+        w = {s: (c[s] + 10 * d[s]) / 11 for s in used}
+        for key in nets:
+            world[key] = {k: sum(w[s] * sent[s][key][k].double() for s in used).float() for k in world[key]}
+    return world
+
+
+def train(spec, learner, net, key, name, number, cases, view, labels, chosen, moments):
+    if not chosen:
+        return 0.0
+    adam = torch.optim.Adam(net.parameters(), spec.training.learning_rate, weight_decay=spec.training.weight_decay)
+    if (name, key) in moments:
+        adam.load_state_dict(moments[name, key])
+    randoms, total = generator(spec.seed, name, number, f"batches {key}"), []
+    net.train()
+    for index in orders(len(chosen), spec.training.batch, 1, None, randoms):
+        where = torch.tensor(chosen)[index]
+        if labels:
+            x, y = view.image[where], labels[key][where].float()
+        else:
+            batch = apply(draw(POLICIES[spec.training.augment], len(where), randoms), cases.cut(where))
+            x, y = batch.image, batch.planes()
+        adam.zero_grad()
+        p = net(x).sigmoid().flatten(1)
+        y = y.flatten(1)
+        loss = (1 - (2 * (p * y).sum(1) + 1e-4) / (p.sum(1) + y.sum(1) + 1e-4)).mean()
+        loss.backward()
+        adam.step()
+        total.append(loss.item())
+    moments[name, key] = adam.state_dict()
+    return float(np.mean(total))
+
+
+def networks_of(path):
+    state = final_state(path)
+    return {
+        key: {
+            k.removeprefix(f"server.safetensors:{field}/"): v
+            for k, v in state.items()
+            if k.startswith(f"server.safetensors:{field}/")
+        }
+        for key, field in (("main", "first"), ("second", "second"))
+    }
+
+
+def test_fedmix_is_its_algorithm(tmp_path):
+    spec = spec_of(rounds=4)
+    sites = toy_sites(spec)
+    run_toy(spec, tmp_path / "run", sites)
+    selected = [json.loads(x)["sites"] for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    assert {s["selected"] for line in selected for s in line.values()} - {0, 10}  # a real choice was made
+    expected = plain_run(spec, sites)
+    for key, found in networks_of(tmp_path / "run").items():
+        for name in found:
+            torch.testing.assert_close(found[name], expected[key][name], rtol=2e-4, atol=2e-6)
+
+
+def test_with_masks_one_network_and_no_lambda_it_is_fedavg_to_the_bit(tmp_path):
+    run_toy(toy_spec(), tmp_path / "fedavg")
+    settings = {"networks": 1, "lam": 0.0}
+    run_toy(toy_spec(method={"name": "fedmix", "settings": settings}), tmp_path / "fedmix")
+    assert_same_state(networks_of(tmp_path / "fedmix")["main"], server_weights(tmp_path / "fedavg"))
+
+
+def test_with_masks_and_one_network_it_is_fedadaptagg_to_the_bit(tmp_path):
+    run_toy(toy_spec(method={"name": "fedadaptagg"}), tmp_path / "adapt")
+    run_toy(toy_spec(method={"name": "fedmix", "settings": {"networks": 1}}), tmp_path / "fedmix")
+    assert_same_state(networks_of(tmp_path / "fedmix")["main"], server_weights(tmp_path / "adapt"))
+
+
+def test_no_hidden_truth_is_ever_read(tmp_path):
+    spec = spec_of(epsilon=0.1)
+    clean = toy_sites(spec)
+    hidden = {name: garbled(data) if name != "anna" else data for name, data in clean.items()}
+    for data in hidden.values():
+        if data.view.known_pixels is not None:
+            data.view.target[:] = 1  # converted box pixels are for other methods
+    one = run_toy(spec, tmp_path / "one", clean)
+    two = run_toy(spec, tmp_path / "two", hidden)
+    assert without_times(one) == without_times(two)
+    assert_same_state(final_state(tmp_path / "one"), final_state(tmp_path / "two"))
+
+
+def test_a_site_that_selects_nothing_sends_zero_and_does_not_count(tmp_path):
+    spec = spec_of(sites=MIXED[:3], epsilon=1.01)
+    run_toy(spec, tmp_path / "run")
+    for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines():
+        told = json.loads(line)
+        assert told["sites"]["bo"]["selected"] == 0
+        assert told["shares"] == {"anna": 1.0, "bo": 0.0, "cleo": 0.0}
+
+
+def test_selecting_nothing_anywhere_keeps_the_model():
+    from consilia.methods.mixed.fedmix import Server, Up
+
+    tensors = {"w": torch.ones(2)}
+    server = Server(tensors, tensors, {"body": ("w",)}, {})
+    up = Up({"w": torch.zeros(2)}, {"w": torch.zeros(2)}, 0, 0.0)
+    after = make_method("fedmix").aggregate(server, {"a": up, "b": up})
+    assert torch.equal(after.first["w"], tensors["w"])
+
+
+def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 1.1
+    run_toy(spec_of(rounds=2), tmp_path / "run")
+    fields = {("Up", name) for name in ("first", "second", "selected", "loss")}
+    assert ledger_fields(tmp_path / "run", "up", "train") == fields
+    assert ledger_fields(tmp_path / "run", "down", "train") == {("Down", "first"), ("Down", "second")}
+
+
+def test_an_image_tag_without_labels_drops_its_image():
+    from consilia.engines.inprocess import make_bench
+    from consilia.training.site import Site
+
+    spec = spec_of(epsilon=0.0)
+    data = toy_sites(spec)["dora"]
+    data.view.constraint[3] = False
+    method = make_method("fedmix", {"epsilon": 0.0})
+    bench = make_bench(spec, method, spec.federation)
+    train = ResidentCases.of(data.train, data.view, CPU)
+    site = Site("dora", spec.federation, bench, train, spec.training, 0, 1, 3)
+    for key in ("main", "second"):
+        bench.network(key).head.bias.data.fill_(5.0)  # predicts every label everywhere
+    assert set(method.label(site).selected.tolist()) == set(range(10)) - {3}
+
+
+@pytest.mark.parametrize(
+    ("sites", "why"),
+    [
+        ([{"name": "a", "supervision": "box"}], "needs at least one site with mask supervision"),
+        (
+            [{"name": "a", "supervision": "mask"}, {"name": "b", "supervision": "scribble"}],
+            "uses masks, boxes, image tags or nothing, but 'b' marked single pixels",
+        ),
+    ],
+)
+def test_federations_it_has_no_rule_for_are_refused(sites, why):
+    assert why in why_not("fedmix", toy_spec(sites=sites).federation)
+    assert "classification" in why_not("fedmix", toy_spec("multi-label").federation)
