@@ -103,11 +103,14 @@ def test_every_two_sites_look_different(name):
 
 
 def looks_of(cases):
-    """Return brightness, contrast and the grain of the texture of every image."""
+    """Return brightness, contrast, grain of the texture and tint of every image."""
     values = cases.image.astype(float)
+    brightness = values.mean(axis=(1, 2, 3))
     contrast = values.std(axis=(1, 2, 3))
     grain = np.abs(np.diff(values, axis=-1)).mean(axis=(1, 2, 3))
-    return np.stack([values.mean(axis=(1, 2, 3)), contrast, grain, grain / contrast], axis=1)
+    tint = values.mean(axis=(2, 3)) / brightness[:, None]  # (n, c)
+    looks = [brightness, contrast, grain, grain / contrast, *tint.T[1:]]
+    return np.stack(looks, axis=1)
 
 
 @pytest.mark.parametrize("size", [SIZE, 96])

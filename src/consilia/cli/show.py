@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def err(sentence: str) -> None:
     """Print one sentence to stderr, on one line whatever it quotes."""
-    typer.secho("consilia: ", err=True, nl=False, bold="NO_COLOR" not in os.environ)
+    typer.secho("consilia: ", err=True, nl=False, bold=None if "NO_COLOR" in os.environ else True)
     typer.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in sentence), err=True)
 
 
@@ -49,8 +49,8 @@ def table(
 
     console = Console(highlight=False, markup=False, emoji=False)
     grid = _grid(columns, rows)
-    if spare and console.measure(grid).maximum > console.width:
-        wide = console.measure(grid, options=console.options.update(width=1000)).maximum
+    wide = console.measure(grid, options=console.options.update(width=10_000)).maximum
+    if spare and wide > console.width:
         kept = [at for at, column in enumerate(columns) if column not in spare]
         grid = _grid([columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
         left_out = (
@@ -72,7 +72,8 @@ def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, column in enumerate(columns):
         numeric = index > 0 and all(_numeric(row[index]) for row in rows)
-        grid.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        side: Literal["right", "left"] = "right" if numeric else "left"
+        grid.add_column(column, justify=side, overflow="fold", no_wrap=numeric)
     for row in rows:
         grid.add_row(*row)
     return grid
@@ -143,15 +144,13 @@ def _bar(console: Console, title: str, rounds: int) -> Iterator[Listener]:
         MofNCompleteColumn,
         Progress,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[state]}", markup=False),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 
+from consilia.declare import ImageShape, SiteDeclaration
 from consilia.labels import LabelView
 
 
@@ -66,3 +69,50 @@ class DatasetCard:
     licence: str
     citation: str
     layout: str = "drawn on the fly; no file is read"
+
+
+class Dataset(ABC):
+    """Cases of several sites, all read or drawn in one way.
+
+    Attributes:
+        card: Name, labels, sites, origin and terms.
+        shape: The size and channels that images are brought to unless a federation says otherwise.
+        exclusive: Whether an image (classification) or a pixel has at most one label.
+    """
+
+    card: DatasetCard
+    shape: ImageShape
+    exclusive: bool
+
+    @abstractmethod
+    def load(
+        self, site: str, root: Path, shape: ImageShape, seed: int = 0
+    ) -> tuple[Cases, Cases]:
+        """Return a site's training and test cases, which never share a patient.
+
+        Args:
+            site: One of the sites on the card, or "i-of-k" where the dataset can be divided.
+            root: The folder that datasets are looked for in.
+            shape: The size and channels that images are brought to.
+            seed: Decides who is tested on and how patients are dealt to sites.
+        """
+
+    @abstractmethod
+    def common_test(self, root: Path, shape: ImageShape, seed: int = 0) -> Cases | None:
+        """Return the test set that all sites share; `None` where each site has only its own."""
+
+    def annotation(
+        self,
+        site: str,
+        declaration: SiteDeclaration,
+        root: Path,
+        shape: ImageShape,
+        seed: int = 0,
+    ) -> LabelView | None:
+        """Return the dataset's own weak labels of the training cases, in the declared form.
+
+        Labels and cases are in the dataset's order. `None` where it has none of that form, or none
+        to be used: then the form is drawn from the full labels.
+        """
+        del site, declaration, root, shape, seed
+        return None

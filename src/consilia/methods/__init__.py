@@ -18,7 +18,9 @@ from consilia.methods.drift.fedadaptagg import FedAdaptAgg
 from consilia.methods.drift.fedavg import FedAvg
 from consilia.methods.drift.fedprox import FedProx
 from consilia.methods.drift.finetune import FineTune
+from consilia.methods.incomplete.fedia import FedIA
 from consilia.methods.mixed.fedmix import FedMix
+from consilia.methods.mixed.fedst import FedST
 
 __all__ = [
     "METHODS",
@@ -28,8 +30,10 @@ __all__ = [
     "Entry",
     "FedAdaptAgg",
     "FedAvg",
+    "FedIA",
     "FedMix",
     "FedProx",
+    "FedST",
     "FineTune",
     "Local",
     "Method",
@@ -64,6 +68,9 @@ METHODS: dict[str, Entry] = {
     "finetune": Entry(FineTune),
     "fedadaptagg": Entry(FedAdaptAgg),
     "fedmix": Entry(FedMix),
+    "fedst": Entry(FedST),
+    "fedrgd": Entry(FedST, {"labeled_share": 0.5}),
+    "fedia": Entry(FedIA),
 }
 
 

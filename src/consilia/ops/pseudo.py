@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from consilia.ops.losses import dice_flat
@@ -37,3 +38,22 @@ def marks_something(predicted: Planes) -> Bool[Tensor, " n"]:
 def allowed(constraint: Planes) -> Bool[Tensor, " n"]:
     """Return which images may hold any label at all, as their tags or boxes say."""
     return torch.flatten(constraint, 1).any(1)
+
+
+def confident_bce(
+    p: Float[Tensor, "b k h w"],
+    guess: Float[Tensor, "b k h w"],
+    low: float = 0.1,
+    high: float = 0.9,
+) -> Float[Tensor, ""]:
+    """Return the cross-entropy with hard pseudo labels where the guess is sure (FedST).
+
+    Args:
+        p: Probabilities of the view that is trained.
+        guess: Probabilities of the plain view; pixels between `low` and `high` are left out.
+        low: Below it a pixel is surely background.
+        high: Above it a pixel is surely labeled.
+    """
+    sure = (guess > high) | (guess < low)
+    each = F.binary_cross_entropy(p, (guess > 0.5).float(), reduction="none")
+    return (each * sure).sum() / sure.sum().clamp(min=1)

@@ -1,0 +1,65 @@
+"""A dataset's labels -> those of a federation, by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from consilia.datasets.contract import Cases
+from consilia.errors import DeclarationError, listing
+from consilia.labels import LabelView
+
+Labels = tuple[str, ...]
+
+
+def places(own: Labels, wanted: Labels, who: str) -> tuple[int | None, ...]:
+    """Return where each wanted label is among a dataset's own; `None` where it is not.
+
+    Labels go by name. Where no name is the same but there are as many, the federation has names of
+    its own for them, and they go by position.
+
+    Raises:
+        DeclarationError: The two have nothing in common.
+    """
+    if any(label in own for label in wanted):
+        return tuple(own.index(label) if label in own else None for label in wanted)
+    if len(own) == len(wanted):
+        return tuple(range(len(own)))
+    msg = f"{who} has the labels {listing(own)}, and none of them is among {listing(wanted)}; use its names"
+    raise DeclarationError(msg)
+
+
+def match_cases(cases: Cases, at: tuple[int | None, ...]) -> Cases:
+    """Return cases with a federation's labels; what the dataset does not mark is 0 in the truth."""
+    if cases.truth is None or at == tuple(range(len(at))):
+        return cases
+    return replace(cases, truth=_match(cases.truth, at))
+
+
+def match_view(view: LabelView, at: tuple[int | None, ...]) -> LabelView:
+    """Return a label view with a federation's labels; what the dataset does not mark is unknown."""
+    if at == tuple(range(len(at))):
+        return view
+    there = [(new, old) for new, old in enumerate(at) if old is not None]
+    known = np.zeros((len(view), len(at)), dtype=bool)
+    bounds = None
+    if view.constraint is not None:
+        bounds = np.ones((len(view), len(at), *view.target.shape[1:]), dtype=bool)
+    for new, old in there:
+        known[:, new] = view.known_labels[:, old]
+        if bounds is not None and view.constraint is not None:
+            bounds[:, new] = view.constraint[:, old]
+    return LabelView(_match(view.target, at), known, view.known_pixels, bounds)
+
+
+def _match(values: np.ndarray, at: tuple[int | None, ...]) -> np.ndarray:
+    if values.ndim == 2:
+        columns = [np.zeros(len(values), np.uint8) if old is None else values[:, old] for old in at]
+        return np.stack(columns, axis=1)
+    table = np.zeros(256, dtype=np.uint8)
+    for new, old in enumerate(at):
+        if old is not None:
+            table[old + 1] = new + 1
+    mapped: np.ndarray = table[values]
+    return mapped

@@ -1,0 +1,1 @@
+"""Methods for sites whose annotations miss objects."""

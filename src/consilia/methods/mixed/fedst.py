@@ -1,0 +1,158 @@
+"""FedST (Yang et al., Medical Image Analysis 2021): self-training after a warm-up on labeled sites.
+
+FedRGD (Zhang et al., 2021) as FedMix's authors coded it differs in one number, the labeled sites'
+share, and is a preset of the same method (METHODS 1.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from consilia.declare import Federation, Supervision
+from consilia.methods.averaging import Down, Memory, Up
+from consilia.methods.contract import Card, Method, Start, hyper
+from consilia.ops.pseudo import confident_bce
+from consilia.ops.reduce import reduce
+from consilia.payload import Weights
+from consilia.training.batch import Batch
+from consilia.training.local import train_locally
+from consilia.training.site import Site
+
+
+@dataclass(frozen=True)
+class Intro:
+    """Leaves a site once: whether it has masks."""
+
+    labeled: bool
+
+
+@dataclass(frozen=True)
+class Server:
+    """Stays at the server: the global weights, who has masks, and the rounds of warm-up left."""
+
+    weights: Weights
+    groups: Mapping[str, tuple[str, ...]]
+    labeled: Mapping[str, bool]
+    warmup: int
+    last: Mapping[str, float]
+
+
+@final
+@dataclass(frozen=True)
+class FedST(Method[Intro, Server, Down, Up, Memory]):
+    """Train on the labeled sites first; then let the others follow their own confident predictions."""
+
+    warmup: float = hyper(
+        0.5,
+        "part of the rounds in which only labeled sites train",
+        source="FedMix code: 150 of 300",
+    )
+    labeled_share: float = hyper(
+        0.9, "part of the labeled sites in the average, after warm-up", source="FedMix code"
+    )
+    low: float = hyper(
+        0.1, "below this probability a pixel is surely background", source="FedMix code"
+    )
+    high: float = hyper(
+        0.9, "above this probability a pixel is surely labeled", source="FedMix code"
+    )
+    gamma: float = hyper(2.0, "largest gamma of the second view", source="FedMix code: U(0, 2)")
+
+    card: ClassVar = Card(
+        title="Federated semi-supervised learning for COVID region segmentation in chest CT using "
+        "multi-national data from China, Italy, Japan",
+        authors="D. Yang, Z. Xu, W. Li, A. Myronenko, H. R. Roth, S. Harmon, S. Xu, B. Turkbey, E. Turkbey",
+        venue="Medical Image Analysis",
+        year=2021,
+        bibtex="""@article{yang2021federated,
+  title={Federated semi-supervised learning for COVID region segmentation in chest CT using
+         multi-national data from China, Italy, Japan},
+  author={Yang, Dong and Xu, Ziyue and Li, Wenqi and Myronenko, Andriy and Roth, Holger R and others},
+  journal={Medical Image Analysis},
+  volume={70},
+  pages={101992},
+  year={2021}
+}""",
+        summary="self-training at unlabeled sites after a warm-up, fixed shares",
+    )
+
+    def unmet(self, federation: Federation) -> str | None:
+        """Refuse a federation without masks to warm up on."""
+        if federation.task != "segmentation":
+            return "segments, and this is a classification task"
+        if all(site.supervision is not Supervision.MASK for site in federation.site):
+            return "needs at least one site with mask supervision; none has it"
+        return None
+
+    def introduce(self, site: Site) -> Intro:
+        """Say whether there are masks."""
+        return Intro(site.declaration.supervision is Supervision.MASK)
+
+    def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
+        """Plan the warm-up."""
+        labeled = {site: intro.labeled for site, intro in intros.items()}
+        return Server(start.weights, start.groups, labeled, round(self.warmup * start.rounds), {})
+
+    def admit(self, server: Server, site: str, intro: Intro) -> Server:
+        """Note a site that joins late."""
+        return replace(server, labeled={**server.labeled, site: intro.labeled})
+
+    def invite(self, server: Server, present: tuple[str, ...]) -> tuple[str, ...]:
+        """Warm up on labeled sites alone; where none is present, wait for none."""
+        labeled = tuple(site for site in present if server.labeled[site])
+        return labeled if server.warmup and labeled else present
+
+    def broadcast(self, server: Server, site: str) -> Down:
+        """Send every site the same weights."""
+        return Down(server.weights)
+
+    def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
+        """Train on masks, or on what the network is sure of."""
+        site.load(down.weights)
+        if site.declaration.supervision is Supervision.MASK:
+            trained = train_locally(site)
+        else:
+            everything = torch.arange(len(site.train), device=site.bench.device)
+            trained = train_locally(
+                site, lambda batch: self._self_training(site, batch), only=everything
+            )
+        return Up(site.weights(), trained.images, trained.loss), Memory()
+
+    def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
+        """Average with fixed shares."""
+        shares = self.fixed_shares({site: server.labeled[site] for site in ups})
+        updates = {site: up.weights for site, up in ups.items()}
+        weights = reduce(
+            server.weights, updates, dict.fromkeys(server.groups, shares), server.groups
+        )
+        return replace(server, weights=weights, warmup=max(0, server.warmup - 1), last=shares)
+
+    def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
+        """Use the global weights."""
+        return down.weights
+
+    def shares(self, server: Server) -> Mapping[str, float]:
+        """Return each site's part in the last average."""
+        return server.last
+
+    def fixed_shares(self, labeled: Mapping[str, bool]) -> dict[str, float]:
+        """Return the labeled sites' part and the others', each divided equally; one kind takes all."""
+        count = {kind: sum(known is kind for known in labeled.values()) for kind in (True, False)}
+        part = {True: self.labeled_share, False: 1 - self.labeled_share}
+        if not count[True] or not count[False]:
+            part = {True: 1.0, False: 1.0}
+        return {site: part[known] / count[known] for site, known in labeled.items()}
+
+    def _self_training(self, site: Site, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            guess = site.learner.probabilities(site.network, batch.image)
+        gamma = self.gamma * torch.rand(len(batch), 1, 1, 1).to(batch.image.device)
+        second = batch.image.clamp(min=1e-6) ** gamma
+        return confident_bce(
+            site.learner.probabilities(site.network, second), guess, self.low, self.high
+        )

@@ -1,0 +1,434 @@
+"""Every command does what it says, on a toy study; results go to stdout, everything else to stderr."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.main import get_command
+
+from consilia.cli.main import app
+from consilia.engines import inprocess
+from consilia.methods import METHODS
+from tests.cli.support import consilia, tree, write_study, write_toml
+
+COMMANDS = tuple(get_command(app).commands)
+METRICS = {
+    "study",
+    "method",
+    "seed",
+    "rounds",
+    "selection",
+    "sites",
+    "mean",
+    "seconds",
+    "bytes_up",
+    "bytes_down",
+}
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory):
+    """A segmentation and a classification study; what tests write stays in copies."""
+    folder = tmp_path_factory.mktemp("studies")
+    write_study(folder / "shapes", run={"study": "shapes"})
+    write_study(folder / "tags", "classification", run={"study": "tags"})
+    return folder
+
+
+@pytest.fixture
+def here(studies, tmp_path, monkeypatch):
+    shutil.copytree(studies, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("CONSILIA_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def call(here, capfd, monkeypatch):
+    """Run a command that must succeed, and return what it printed."""
+
+    def run(*words):
+        ended = consilia(capfd, monkeypatch, *words)
+        assert (ended.code, "Traceback" in ended.err) == (0, False), ended.err
+        return ended
+
+    return run
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Count the runs that train: everything that `run_in_process` is asked for."""
+    asked = []
+    honest = inprocess.run_in_process
+
+    def counted(spec, path, **options):
+        asked.append(f"{spec.method.name}-{spec.seed}")
+        return honest(spec, path, **options)
+
+    monkeypatch.setattr(inprocess, "run_in_process", counted)
+    return asked
+
+
+# ----------------------------------------------------------------------------------- help and names
+
+
+def test_help_of_every_command_is_instant():
+    """One process asks for all of them; neither torch nor numpy is imported on the way."""
+    script = (
+        "import contextlib, io, sys\n"
+        "from consilia.cli import main\n"
+        f"for words in {[[], *([name] for name in COMMANDS)]!r}:\n"
+        "    sys.argv, shown = ['consilia', *words, '--help'], io.StringIO()\n"
+        "    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):\n"
+        "        main.main()\n"
+        "    assert 'Usage: consilia' in shown.getvalue(), words\n"
+        "print([name for name in ('torch', 'numpy', 'monai') if name in sys.modules])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (found.stdout, found.returncode) == ("[]\n", 0), found.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_what_a_command_does_and_offers_json(call, command):
+    shown = call(command, "--help").out
+    assert f"Usage: consilia {command}" in shown
+    assert "--json" in shown
+
+
+def test_version(call):
+    assert call("--version").out.startswith("consilia ")
+
+
+def test_no_command_shows_the_help(here, capfd, monkeypatch):
+    ended = consilia(capfd, monkeypatch)
+    assert ended.code == 2
+    assert "Usage: consilia" in ended.out + ended.err
+
+
+# ------------------------------------------------------------------------------------------ running
+
+
+def test_run_prints_what_metrics_json_holds_and_nothing_else(call, here):
+    ended = call("run", "shapes", "--json")
+    held = json.loads((here / "runs/shapes/fedavg-0/metrics.json").read_text())
+    assert json.loads(ended.out) == held
+    assert set(held) == METRICS
+    assert set(held["sites"]) == {"anna", "bo"}
+    assert ended.err == ""
+
+
+def test_run_prints_a_table_to_stdout_and_progress_to_stderr(call):
+    ended = call("run", "shapes/run.toml", "--out", "mine", "--method", "local", "--seed", "3")
+    assert ended.out.startswith("shapes  local  seed 3  1 round\nsite    dice ")
+    assert ended.out.endswith("run      mine\n")
+    assert "\nmean " in ended.out
+    progress, hint = ended.err.splitlines()
+    assert progress.startswith("shapes local  round 1/1  loss ")
+    assert hint == "consilia: `consilia report mine` draws it"
+
+
+def test_a_run_file_needs_neither_federation_nor_study(call, here, monkeypatch):
+    run_file = here / "shapes/run.toml"
+    assert "federation" not in run_file.read_text()
+    run_file.write_text(run_file.read_text().replace('study = "shapes"\n', ""))
+    monkeypatch.chdir(here / "shapes")
+    assert json.loads(call("run", "run.toml", "--json").out)["study"] == "shapes"
+    assert (here / "shapes/runs/shapes/fedavg-0/metrics.json").is_file()
+
+
+def test_data_may_be_elsewhere(call, here, monkeypatch):
+    (here / "far").mkdir()
+    for name in ("anna", "bo"):
+        shutil.move(here / "shapes" / name, here / "far" / name)
+    call("run", "shapes", "--data", "far", "--out", "one", "--json")
+    monkeypatch.setenv("CONSILIA_DATA", "far")
+    call("run", "shapes", "--out", "two", "--json")
+
+
+def test_resume_goes_on_and_gives_the_same_numbers(call, here):
+    whole = json.loads(call("run", "shapes", "--rounds", "2", "--out", "a", "--json").out)
+    call("run", "shapes", "--rounds", "2", "--out", "b", "--json")
+    (here / "b/metrics.json").unlink()
+    shutil.rmtree(here / "b/checkpoints")
+    again = json.loads(call("resume", "b", "--data", "shapes", "--json").out)
+    assert {**again, "seconds": 0} == {**whole, "seconds": 0}
+    assert "run      b" in call("resume", "b", "--data", "shapes").out
+
+
+def test_set_changes_one_value(call, here):
+    call("run", "shapes", "--set", "training.batch=2", "--set", "method.rows=labelled", "--json")
+    spec = (here / "runs/shapes/fedavg-0/spec.toml").read_text()
+    assert "batch = 2" in spec
+    assert 'rows = "labelled"' in spec
+
+
+# ---------------------------------------------------------------------------------------- comparing
+
+
+def size_of(path):
+    with Image.open(path) as picture:
+        return picture.size
+
+
+def compare(call, *more):
+    words = ("compare", "shapes", "--methods", "local,fedavg", "--seeds", "0,1")
+    return call(*words, "--baseline", "fedavg", *more)
+
+
+def test_compare_runs_what_is_missing_and_nothing_twice(call, here, trained):
+    first = compare(call, "--json")
+    assert trained == ["local-0", "local-1", "fedavg-0", "fedavg-1"]
+    found = json.loads(first.out)
+    assert [row["method"] for row in found["rows"]] == ["local", "fedavg"]
+    assert found["rows"][0]["seeds"] == [0, 1]
+    assert found["rows"][0]["test"]["patients"] == 6
+    assert found["rows"][1]["test"] is None
+
+    trained.clear()
+    second = compare(call, "--json")
+    assert (second.out, trained) == (first.out, [])
+
+    shutil.copytree(here / "runs", here / "copied")
+    shutil.rmtree(here / "runs")
+    third = compare(call, "--out", "copied", "--set", "engine.memory_mib=64", "--json")
+    assert (third.out, trained) == (first.out, [])
+
+    shutil.rmtree(here / "copied/shapes/local-1")
+    compare(call, "--out", "copied", "--json")
+    assert trained == ["local-1"]
+
+
+def test_compare_collects_without_running(call, here, trained):
+    call("run", "shapes", "--json")
+    trained.clear()
+    ended = compare(call, "--collect")
+    assert trained == []
+    assert ended.err.splitlines()[0] == (
+        "consilia: no finished run of 'local' with seed 0 in 'runs/shapes/local-0'; left out"
+    )
+
+
+def test_a_variant_has_a_folder_of_its_own(call, here):
+    call("compare", "shapes", "--methods", "fedprox:mu=0.5", "--seeds", "0", "--json")
+    assert "mu = 0.5" in (here / "runs/shapes/fedprox+mu=0.5-0/spec.toml").read_text()
+
+
+def test_a_comparison_too_wide_for_the_terminal_leaves_out_sites(call, monkeypatch):
+    words = ("compare", "shapes", "--methods", "fedavg,fedavg-masked", "--seeds", "0,1")
+    narrow = call(*words, "--baseline", "fedavg").out.splitlines()
+    assert narrow[1].split() == "method dice ± std 95 % interval − fedavg p (Holm)".split()
+    assert narrow[3].startswith("fedavg ")
+    assert narrow[4].startswith("fedavg-masked ")
+    assert max(map(len, narrow)) <= 80
+    assert "anna, bo left out: a terminal of 84 columns shows them" in " ".join(narrow)
+    monkeypatch.setenv("COLUMNS", "84")
+    wide = call(*words, "--baseline", "fedavg").out.splitlines()
+    assert wide[1].split()[:3] == ["method", "anna", "bo"]
+    assert not any("left out" in line for line in wide)
+
+
+# ------------------------------------------------------------------------------- before and after it
+
+
+def test_plan_says_what_travels(call):
+    shown = call("plan", "shapes").out
+    assert "rounds   1 of 1 local epoch, batch 4" in shown
+    found = json.loads(call("plan", "shapes", "--method", "fedprox", "--json").out)
+    assert found["network"] == "unet-tiny"
+    assert {"direction", "message", "field", "numbers", "bytes"} == set(found["fields"][0])
+    assert [site["site"] for site in found["sites"]] == ["anna", "bo"]
+
+
+def test_methods_lists_ids_and_what_fits(call, here):
+    listed = json.loads(call("methods", "--json").out)
+    assert [method["id"] for method in listed] == list(METHODS)
+    fitting = json.loads(call("methods", "--for", "shapes/federation.toml", "--json").out)
+    assert {"fits", "why_not"} <= set(fitting[0])
+    assert "fedavg" in call("methods").out
+    table = (here / "tags/federation.toml").read_text()
+    (here / "none.toml").write_text(table.replace('"image"', '"none"'))
+    assert "needs at least one site" in call("methods", "--for", "none.toml").out
+
+
+def test_datasets_lists_and_previews(call, here):
+    listed = json.loads(call("datasets", "--json").out)
+    assert {"phantom-mixed", "phantom-skin"} <= {card["name"] for card in listed}
+    assert "phantom-mixed" in call("datasets").out
+    shown = call("datasets", "--preview", "phantom-mixed", "--out", "sheet.png").out
+    assert shown == "preview  sheet.png\n"
+    assert size_of(here / "sheet.png")[0] > 500
+
+
+def test_cite_a_method_and_a_run(call):
+    assert "McMahan" in call("cite", "fedavg").out
+    call("run", "shapes", "--json")
+    assert call("cite", "runs/shapes/fedavg-0").out == call("cite", "fedavg").out
+    (ours,) = json.loads(call("cite", "local", "--json").out)
+    assert ours.startswith("@software{consilia")
+
+
+def test_predict_writes_masks_at_the_images_own_size(call, here):
+    call("run", "shapes", "--json")
+    (here / "new").mkdir()
+    for name, shape in (("tall", (40, 20)), ("wide", (12, 33))):
+        pixels = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)
+        Image.fromarray(pixels).save(here / "new" / f"{name}.png")
+    before = tree(here / "runs")
+    shown = call("predict", "runs/shapes/fedavg-0", "new", "--out", "masks").out
+    assert shown == "2 images -> masks\n"
+    assert size_of(here / "masks/tall.png") == (20, 40)
+    assert size_of(here / "masks/wide.png") == (33, 12)
+    assert tree(here / "runs") == before
+    found = json.loads(call("predict", "runs/shapes/fedavg-0", "new", "--json").out)
+    assert found == {"out": "runs/shapes/fedavg-0/predicted/new", "images": 2}
+
+
+def test_predict_writes_probabilities(call, here):
+    call("run", "tags", "--json")
+    call("predict", "runs/tags/fedavg-0", "tags/anna/images", "--out", "p", "--site", "anna")
+    with (here / "p/probabilities.csv").open() as handle:
+        head, *rows = csv.reader(handle)
+    assert head == ["image", "round", "square"]
+    assert [row[0] for row in rows[:2]] == ["test-00", "test-01"]
+    assert all(abs(sum(map(float, row[1:])) - 1) < 1e-5 for row in rows)
+
+
+def test_report_writes_one_page(call, here):
+    pytest.importorskip("consilia.report.page")
+    call("run", "shapes", "--json")
+    assert (
+        call("report", "runs/shapes/fedavg-0").out == "report   runs/shapes/fedavg-0/report.html\n"
+    )
+    assert "<html" in (here / "runs/shapes/fedavg-0/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_demo_ends_with_a_report(call, here):
+    pytest.importorskip("consilia.report.page")
+    ended = call("demo", "--rounds", "1", "--out", "demo")
+    assert "each hospital alone" in ended.out
+    assert ended.out.endswith("report   demo/fedavg-0/report.html\n")
+    assert max(map(len, ended.out.splitlines())) <= 80
+
+
+# ----------------------------------------------------------------------------------------- checking
+
+
+def test_check_a_good_federation(call):
+    shown = call("check", "shapes/federation.toml").out
+    assert "anna: 9 images of 9 patients (train 6, validation 0, test 3)" in shown
+    assert shown.endswith("2 sites checked, no errors\n")
+    found = json.loads(call("check", "shapes", "--site", "bo", "--json").out)
+    assert [(one["site"], one["problems"]) for one in found] == [("bo", [])]
+
+
+def test_check_says_all_that_is_wrong(here, capfd, monkeypatch):
+    (here / "shapes/anna/masks/train-00.png").unlink()
+    (here / "shapes/bo/images/train-01.png").write_bytes(b"not a picture")
+    ended = consilia(capfd, monkeypatch, "check", "shapes")
+    assert ended.code == 3
+    assert "error: image 'train-00.png' of site 'anna' has no mask" in ended.out
+    assert "error: image 'train-01.png' of site 'bo' cannot be read" in ended.out
+    assert "no errors" not in ended.out
+    ended = consilia(capfd, monkeypatch, "check", "shapes", "--json")
+    assert ended.code == 3
+    assert [one["problems"][0]["severity"] for one in json.loads(ended.out)] == ["error", "error"]
+
+
+def test_check_a_sites_own_file_and_a_bare_folder(call, here):
+    own = {"site": {"name": "anna", "data": "anna", "annotates": ["round"]}}
+    write_toml(here / "shapes/site.toml", own)
+    shown = call("check", "shapes/site.toml", "--federation", "shapes/federation.toml").out
+    assert "does not annotate 'square'" in shown
+    own["site"]["name"] = "newcomer"
+    write_toml(here / "shapes/site.toml", own)
+    shown = call("check", "shapes/site.toml", "--federation", "shapes/federation.toml").out
+    assert shown.startswith("newcomer: 9 images")
+    bare = ("check", "shapes/anna", "--federation", "shapes/federation.toml", "--site", "anna")
+    assert call(*bare).out.endswith("1 site checked, no errors\n")
+
+
+# ------------------------------------------------------------------------------------- ending early
+
+
+def fail_with(monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(inprocess, "run_in_process", fail)
+
+
+def test_ctrl_c_ends_with_one_sentence_and_the_run_can_go_on(here, call, capfd, monkeypatch):
+    honest = inprocess.run_in_process
+
+    def stopped(spec, path, *, data, listeners):
+        def press(line):
+            raise KeyboardInterrupt
+
+        return honest(spec, path, data=data, listeners=(*listeners, press))
+
+    monkeypatch.setattr(inprocess, "run_in_process", stopped)
+    words = ("run", "shapes", "--rounds", "2", "--set", "engine.checkpoint_every=1", "--json")
+    ended = consilia(capfd, monkeypatch, *words)
+    assert (ended.code, ended.out) == (130, "")
+    assert ended.err == (
+        "consilia: stopped by you; the same command, or `consilia resume`, goes on from the last "
+        "checkpoint\n"
+    )
+    monkeypatch.setattr(inprocess, "run_in_process", honest)
+    assert json.loads(call(*words).out)["rounds"] == 2
+
+
+def test_an_unexpected_error_ends_with_one_sentence_and_a_log(here, capfd, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("CONSILIA_DEBUG", raising=False)
+    fail_with(monkeypatch, ZeroDivisionError("one\nof ours"))
+    ended = consilia(capfd, monkeypatch, "run", "shapes")
+    (log,) = tmp_path.glob("consilia-*.log")
+    assert (ended.code, ended.out) == (1, "")
+    assert (
+        ended.err == f"consilia: an error of ours, sorry: ZeroDivisionError: one (details: {log})\n"
+    )
+    assert "Traceback" in log.read_text()
+
+
+def test_a_developer_gets_the_traceback(here, capfd, monkeypatch):
+    monkeypatch.setenv("CONSILIA_DEBUG", "1")
+    fail_with(monkeypatch, ZeroDivisionError("ours"))
+    with pytest.raises(ZeroDivisionError):
+        consilia(capfd, monkeypatch, "run", "shapes")
+
+
+def test_a_run_that_fails_says_why(here, capfd, monkeypatch):
+    words = ("run", "shapes", "--set", "participation.min_sites=2")
+    ended = consilia(capfd, monkeypatch, *words, "--set", "participation.absent={bo=[1]}")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == (
+        "consilia: round 1: 1 of the invited sites gave a usable update and min_sites is 2; "
+        "`consilia resume` goes on from the last checkpoint\n"
+    )
+
+
+def test_a_closed_pipe_is_quiet(here):
+    command = f"{sys.executable} -c 'from consilia.cli.main import main; main()' methods --json"
+    script = f"{command} | head -c 1; exit ${{PIPESTATUS[0]}}"
+    shell = ["bash", "-c", script]
+    ended = subprocess.run(shell, capture_output=True, text=True, check=False, env=os.environ)
+    assert (ended.stdout, ended.stderr) == ("[", "")
+
+
+def test_names_are_never_taken_for_markup(call, here):
+    path = Path("shapes/federation.toml")
+    path.write_text(path.read_text().replace('"round"', '"[red]round"').replace("toy", "[bold]"))
+    shown = call("plan", "shapes").out
+    assert "[bold]: segmentation, labels [red]round, square" in shown

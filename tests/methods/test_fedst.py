@@ -1,0 +1,59 @@
+"""FedST and FedRGD: warm-up, confident pixels, fixed shares."""
+
+import json
+
+import pytest
+import torch
+
+from consilia.methods import make_method, why_not
+from consilia.ops.pseudo import confident_bce
+from consilia.testing import run_toy, toy_spec
+from tests.methods.support import assert_same_state, server_weights
+
+SITES = [
+    {"name": "anna", "supervision": "none"},
+    {"name": "bo", "supervision": "none"},
+    {"name": "cleo", "supervision": "mask"},
+]
+
+
+def lines_of(path):
+    return [json.loads(x) for x in (path / "rounds.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "share"), [("fedst", 0.9), ("fedrgd", 0.5)])
+def test_warm_up_and_shares(name, share, tmp_path):
+    run_toy(toy_spec(sites=SITES, rounds=4, method={"name": name}), tmp_path / "run")
+    lines = lines_of(tmp_path / "run")
+    assert [line["took_part"] for line in lines[:2]] == [["cleo"]] * 2
+    assert lines[1]["shares"] == {"cleo": 1.0}
+    rest = (1 - share) / 2
+    assert lines[3]["shares"] == pytest.approx({"anna": rest, "bo": rest, "cleo": share})
+
+
+def test_shares_with_several_labeled_sites():
+    method = make_method("fedst")
+    assert method.fixed_shares({"a": True, "b": True, "c": False}) == pytest.approx(
+        {"a": 0.45, "b": 0.45, "c": 0.1}
+    )
+    assert method.fixed_shares({"a": False, "b": False}) == {"a": 0.5, "b": 0.5}
+
+
+def test_a_warm_up_of_all_rounds_is_fedavg_on_the_labeled_site_to_the_bit(tmp_path):
+    run_toy(toy_spec(sites=SITES, method={"name": "fedst", "settings": {"warmup": 1.0}}), tmp_path / "st")
+    run_toy(toy_spec(sites=SITES), tmp_path / "fedavg")
+    assert_same_state(server_weights(tmp_path / "st"), server_weights(tmp_path / "fedavg"))
+
+
+def test_only_confident_pixels_teach():
+    guess = torch.tensor([0.95, 0.05, 0.5, 0.85]).reshape(1, 1, 1, 4)
+    p = torch.tensor([0.8, 0.3, 0.01, 0.01]).reshape(1, 1, 1, 4).requires_grad_()
+    loss = confident_bce(p, guess)
+    expected = -(torch.log(torch.tensor(0.8)) + torch.log(torch.tensor(0.7))) / 2
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    loss.backward()
+    assert p.grad.flatten()[2:].tolist() == [0, 0]
+
+
+def test_it_needs_masks_somewhere():
+    assert "needs at least one site with mask" in why_not("fedst", toy_spec(sites=SITES[:2]).federation)

@@ -1,0 +1,72 @@
+"""FedIA's formulas: METHODS 4.9 and the edge cases of 4.4."""
+
+import numpy as np
+import pytest
+import torch
+
+from consilia.ops.completeness import (
+    completeness,
+    completeness_shares,
+    correct_missing,
+    count_objects,
+    line,
+    overlap,
+)
+
+
+def test_completeness_is_a_ratio_of_sums():  # fact 1
+    assert completeness([3, 2, 4, 1], [5, 4, 4, 2]) == pytest.approx(10 / 15)
+    assert completeness([3], [2]) == 1  # the model misses what was marked
+    assert completeness([0, 0], [5, 1]) == 0
+    assert completeness([1], [5000]) == 1e-3
+    assert completeness([3], [0]) is None
+
+
+def test_shares():  # fact 2
+    a = dict(zip("abcd", (0.4, 0.6, 0.8, 1.0), strict=True))
+    losses = dict(zip("abcd", (0.5, 0.45, 0.4, 0.35), strict=True))
+    found = list(completeness_shares(a, losses).values())
+    assert found == pytest.approx([0.072211, 0.123091, 0.239749, 0.564949], abs=1e-6)
+
+
+def test_a_tiny_loss_does_not_overflow():  # fact 4
+    a = dict.fromkeys("abcd", 1.0)
+    found = completeness_shares(a, {"a": 0.5, "b": 0.5, "c": 0.5, "d": 1e-3})
+    assert list(found.values()) == pytest.approx([0, 0, 0, 1])
+    assert list(completeness_shares(a, dict.fromkeys("abcd", 0.2)).values()) == pytest.approx([0.25] * 4)
+    dropped = completeness_shares(a, {"a": float("nan"), "b": 0.2, "c": 0.2, "d": 0.2})
+    assert list(dropped.values()) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
+
+
+def test_line_and_gap():  # fact 6
+    history = list(enumerate([0.30, 0.34, 0.38, 0.42, 0.46], start=1))
+    slope, intercept = line(history)
+    assert (slope, intercept) == pytest.approx((0.04, 0.26))
+    at_seven = slope * 7 + intercept
+    assert at_seven == pytest.approx(0.54)
+    assert at_seven - 0.50 > 0.03
+    assert not at_seven - 0.52 > 0.03
+    assert line(history[:1]) is None
+
+
+def test_correction():  # fact 7
+    p = torch.tensor([[[0.95, 0.85, 0.75], [0.10, 0.81, 0.80], [0.99, 0.2, 0.6]]])
+    y = torch.tensor([[[0, 0, 0], [1, 0, 0], [1, 1, 0]]], dtype=torch.uint8)
+    assert correct_missing(y, p, 0.8).tolist() == [[[1, 1, 0], [1, 1, 0], [1, 1, 0]]]
+
+
+def test_objects_touch_at_corners():
+    assert count_objects(np.eye(4, dtype=bool)) == 1
+    apart = np.zeros((5, 5), bool)
+    apart[0, 0] = apart[4, 4] = True
+    assert count_objects(apart) == 2
+    assert count_objects(np.zeros((3, 3), bool)) == 0
+
+
+def test_overlap_of_dice():  # fact 5: IoU = (1 - l) / (1 + l)
+    predicted = torch.zeros(1, 1, 8, dtype=torch.bool)
+    target = torch.zeros(1, 1, 8, dtype=torch.bool)
+    predicted[..., :4], target[..., 1:5] = True, True
+    dice = 2 * 3 / 8
+    assert overlap(predicted, target).item() == pytest.approx(dice / (2 - dice))
+    assert overlap(predicted, target).item() == pytest.approx(0.6)
