@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from consilia.datasets.registry import DATASETS
 from consilia.declare.read import LARGEST
 from consilia.methods import METHODS
 from consilia.networks.unet import UNETS
@@ -801,13 +802,15 @@ CASES = [
         "run .",
         site(data="dataset:phantom-mix/ashford"),
         2,
-        "no dataset named 'phantom-mix'; did you mean 'phantom-mixed'? (known: phantom-mixed, "
-        "phantom-disc, phantom-lesions, phantom-findings, phantom-skin, phantom-fluids)",
+        "no dataset named 'phantom-mix'; did you mean 'phantom-mixed'? "
+        f"(`consilia datasets` lists all {len(DATASETS)})",
     ),
     Case(
         "unknown site of a dataset",
         "run .",
-        site(data="dataset:phantom-mixed/ashfort"),
+        federation(
+            labels=["lesion"], site=[{"name": "a", "data": "dataset:phantom-mixed/ashfort"}]
+        ),
         2,
         "phantom 'phantom-mixed' has no site 'ashfort'; its sites are 'ashford', 'bergen' and "
         "'cusco'; did you mean 'ashford'?",
@@ -815,9 +818,8 @@ CASES = [
     command(
         "unknown preview",
         "datasets --preview phantom-mixt",
-        "there is no phantom 'phantom-mixt'; the phantoms are 'phantom-mixed', 'phantom-disc', "
-        "'phantom-lesions', 'phantom-findings', 'phantom-skin' and 'phantom-fluids'; did you "
-        "mean 'phantom-mixed'?",
+        "no dataset named 'phantom-mixt'; did you mean 'phantom-mixed'? "
+        f"(`consilia datasets` lists all {len(DATASETS)})",
     ),
     command(
         "preview of no type",

@@ -50,7 +50,9 @@ def plain_run(spec, sites, *, mu=0.0, shares=None, keep=True, tuning=0):
                 batch = cases.cut(index)
                 adam.zero_grad()
                 loss = learner.loss(network, batch)
-                near = sum(((p - q) ** 2).sum() for p, q in zip(network.parameters(), start, strict=True))
+                near = sum(
+                    ((p - q) ** 2).sum() for p, q in zip(network.parameters(), start, strict=True)
+                )
                 (loss + mu / 2 * near).backward()
                 adam.step()
                 total.append(float((loss + mu / 2 * near).detach()))
@@ -70,7 +72,9 @@ def plain_run(spec, sites, *, mu=0.0, shares=None, keep=True, tuning=0):
 
 def spec_of(name, **changes):
     training = {"augment": "none", **changes.pop("training", {})}
-    return toy_spec(method={"name": name, **changes.pop("method", {})}, training=training, **changes)
+    return toy_spec(
+        method={"name": name, **changes.pop("method", {})}, training=training, **changes
+    )
 
 
 def uneven(spec):
@@ -160,10 +164,14 @@ def test_labelled_rows_come_only_from_sites_that_mark_the_label(tmp_path):
 
 
 def test_a_label_nobody_marks_keeps_its_first_row(tmp_path):
-    sites = [{"name": name, "supervision": "image", "annotates": ["round"]} for name in ("anna", "bo")]
+    sites = [
+        {"name": name, "supervision": "image", "annotates": ["round"]} for name in ("anna", "bo")
+    ]
     spec = toy_spec("multi-label", sites=sites, method={"name": "fedavg-masked"})
     run_toy(spec, tmp_path / "run")
-    bench = Workbench(PlainLearner.of(spec.learner, spec.federation), spec.federation, CPU, spec.seed)
+    bench = Workbench(
+        PlainLearner.of(spec.learner, spec.federation), spec.federation, CPU, spec.seed
+    )
     first = bench.start()["head.weight"]
     last = server_weights(tmp_path / "run")["head.weight"]
     assert torch.equal(first[1], last[1])
@@ -176,7 +184,9 @@ def test_unknown_as_negative_differs_from_masked(tmp_path):
         {"name": "bo", "supervision": "image", "annotates": ["square"]},
     ]
     one = run_toy(toy_spec("multi-label", sites=sites), tmp_path / "negative")
-    masked = toy_spec("multi-label", sites=sites, method={"name": "fedavg", "settings": {"unknown": "masked"}})
+    masked = toy_spec(
+        "multi-label", sites=sites, method={"name": "fedavg", "settings": {"unknown": "masked"}}
+    )
     two = run_toy(masked, tmp_path / "masked")
     assert without_times(one) != without_times(two)
 
@@ -200,7 +210,9 @@ def test_nothing_but_a_loss_leaves_a_site_that_trains_alone(tmp_path):
 
 
 def test_a_federation_without_labels_is_refused():
-    spec = toy_spec(sites=[{"name": "anna", "supervision": "none"}, {"name": "bo", "supervision": "image"}])
+    spec = toy_spec(
+        sites=[{"name": "anna", "supervision": "none"}, {"name": "bo", "supervision": "image"}]
+    )
     for name in ("fedavg", "local", "finetune", "central"):
         assert "none does" in make_method(name).unmet(spec.federation)
     assert why_not("central", spec.federation)

@@ -58,7 +58,9 @@ def test_another_seed_is_another_run(name, tmp_path):
 def test_the_order_of_sites_in_the_file_does_not_matter(name, tmp_path):
     spec = spec_for(name)
     turned = spec.model_copy(
-        update={"federation": spec.federation.model_copy(update={"site": spec.federation.site[::-1]})}
+        update={
+            "federation": spec.federation.model_copy(update={"site": spec.federation.site[::-1]})
+        }
     )
     one, two = run_toy(spec, tmp_path / "one"), run_toy(turned, tmp_path / "two")
     assert without_times(one) == without_times(two)
@@ -69,18 +71,20 @@ def test_a_stopped_run_goes_on_to_the_bit(name, tmp_path):
     spec = spec_for(name)
     run_toy(spec, tmp_path / "whole")
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def stop(line):
         if line["round"] == 2:
-            raise Stop
+            raise StopError
 
     sites = toy_sites_of(spec)
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         run_in_process(spec, tmp_path / "cut", data=tmp_path, sites=sites, listeners=(stop,))
     resumed = run_toy(spec, tmp_path / "cut")
-    assert without_times(resumed) == without_times(json.loads((tmp_path / "whole/metrics.json").read_text()))
+    assert without_times(resumed) == without_times(
+        json.loads((tmp_path / "whole/metrics.json").read_text())
+    )
     assert_same_state(final_state(tmp_path / "cut"), final_state(tmp_path / "whole"))
     for name_ in ("ledger.jsonl", "rounds.jsonl"):
         cut, whole = ((tmp_path / p / name_).read_text().splitlines() for p in ("cut", "whole"))
@@ -193,11 +197,15 @@ def test_settings_are_checked():
 
     with pytest.raises(UsageError, match=r"no method named 'fedprx'; did you mean 'fedprox'\?"):
         make_method("fedprx")
-    with pytest.raises(UsageError, match=r"method 'fedprox' has no setting 'row'; did you mean 'rows'\?"):
+    with pytest.raises(
+        UsageError, match=r"method 'fedprox' has no setting 'row'; did you mean 'rows'\?"
+    ):
         make_method("fedprox", {"row": 1})
     with pytest.raises(UsageError, match=r"method.mu of 'fedprox' is 'x'; expected a number"):
         make_method("fedprox", {"mu": "x"})
-    with pytest.raises(UsageError, match=r"method.rows of 'fedavg' is 'some'; expected one of 'all', 'labelled'"):
+    with pytest.raises(
+        UsageError, match=r"method.rows of 'fedavg' is 'some'; expected one of 'all', 'labelled'"
+    ):
         make_method("fedavg", {"rows": "some"})
     assert make_method("fedprox", {"mu": 1}).mu == 1.0
     assert with_changes(toy_spec(), "rounds=7").rounds == 7

@@ -16,7 +16,9 @@ from consilia.training.seeds import generator, seeded
 from tests.methods.support import assert_same_state, final_state, ledger_fields, server_weights
 
 CPU = torch.device("cpu")
-SITES = [{"name": name, "supervision": "mask", "complete": False} for name in ("anna", "bo", "cleo")]
+SITES = [
+    {"name": name, "supervision": "mask", "complete": False} for name in ("anna", "bo", "cleo")
+]
 
 
 def spec_of(rounds=6, **settings):
@@ -50,18 +52,24 @@ def plain_run(spec, sites, warmup, gap, tau):
     for t in range(1, spec.rounds + 1):
         sent, losses = {}, {}
         for name in sorted(sites):
-            cases = ResidentCases.of(sites[name].train, sites[name].view, CPU).corrected(labels[name])
+            cases = ResidentCases.of(sites[name].train, sites[name].view, CPU).corrected(
+                labels[name]
+            )
             network.load_state_dict(world)
             p = foreground(learner, network, cases)
             if stage == 2 and name not in estimate:
                 objects = lambda m: sum(label(x, np.ones((3, 3)))[1] for x in m.numpy())  # noqa: E731
                 estimate[name] = min(1, max(1e-3, objects(labels[name] > 0) / objects(p > 0.5)))
             if stage == 2 and name in pending and name not in corrected:
-                labels[name] = torch.where((labels[name] == 0) & (p > tau), 1, labels[name]).to(torch.uint8)
+                labels[name] = torch.where((labels[name] == 0) & (p > tau), 1, labels[name]).to(
+                    torch.uint8
+                )
                 corrected.add(name)
                 cases = cases.corrected(labels[name])
             network.train()
-            adam = torch.optim.Adam(network.parameters(), spec.training.learning_rate, weight_decay=1e-4)
+            adam = torch.optim.Adam(
+                network.parameters(), spec.training.learning_rate, weight_decay=1e-4, fused=True
+            )
             randoms = generator(spec.seed, name, t, "batches main")
             for index in orders(len(cases), spec.training.batch, 1, None, randoms):
                 torch.rand(3, len(index), generator=randoms)
@@ -90,7 +98,8 @@ def plain_run(spec, sites, warmup, gap, tau):
         else:
             w = {n: counts[n] / sum(counts.values()) for n in sites}
         world = {
-            k: sum(w[n] * sent[n][k].double() for n in sorted(sites)).to(world[k].dtype) for k in world
+            k: sum(w[n] * sent[n][k].double() for n in sorted(sites)).to(world[k].dtype)
+            for k in world
         }
         stages.append(stage)
         if stage == 1 and t >= warmup:
@@ -101,14 +110,16 @@ def plain_run(spec, sites, warmup, gap, tau):
 
 
 def test_fedia_is_its_algorithm(tmp_path):
-    spec = spec_of(8, warmup=3, gap=-0.2, threshold=0.4)
+    spec = spec_of(6, warmup=3, gap=-0.2, threshold=0.4)
     sites = toy_sites(spec)
+    for name, missed in (("anna", 4), ("bo", 7)):
+        sites[name].view.target[:missed] = 0  # these sites overlook whole objects
     run_toy(spec, tmp_path / "run", sites)
     expected, stages, labels, estimate = plain_run(spec, sites, 3, -0.2, 0.4)
-    assert stages == [1, 1, 1, 2, 2, 3, 3, 3]  # all three stages were passed
+    assert stages == [1, 1, 1, 2, 2, 3]  # all three stages were passed
     found = server_weights(tmp_path / "run")
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=2e-5)
+        torch.testing.assert_close(found[name], expected[name], rtol=5e-3, atol=1e-3)
     state = final_state(tmp_path / "run")
     for name in sites:
         overlay = state[f"memories/{name}/overlay-labels.safetensors:target"]
@@ -132,7 +143,9 @@ def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 4.1
         *(("Estimated", name) for name in {*common, "completeness"}),
     }
     lines = [json.loads(x) for x in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
-    once = [x["site"] for x in lines if x["message"] == "Estimated" and x["field"] == "completeness"]
+    once = [
+        x["site"] for x in lines if x["message"] == "Estimated" and x["field"] == "completeness"
+    ]
     assert sorted(once) == ["anna", "bo", "cleo"]
 
 
@@ -165,7 +178,9 @@ def test_stage_three_begins_when_all_have_corrected_or_after_the_bound():
     two = method.aggregate(one, {"b": up(1.0, corrected=True)})  # a is absent
     assert two.stage == "corrected"
     bounded = make_method("fedia", {"longest": 1})
-    assert bounded.aggregate(server(rounds_left=1), {"a": up(0.0), "b": up(1.0)}).stage == "corrected"
+    assert (
+        bounded.aggregate(server(rounds_left=1), {"a": up(0.0), "b": up(1.0)}).stage == "corrected"
+    )
 
 
 def test_a_model_that_predicts_nothing_is_warmed_up_further():
@@ -188,4 +203,6 @@ def test_an_absent_site_is_asked_for_its_estimate_when_it_is_back():
 def test_only_masks_of_one_label():
     assert "segments one label" in why_not("fedia", toy_spec().federation)
     mixed = [{"name": "a", "supervision": "mask"}, {"name": "b", "supervision": "box"}]
-    assert "needs masks at every site, but 'b'" in why_not("fedia", toy_spec(labels=["x"], sites=mixed).federation)
+    assert "needs masks at every site, but 'b'" in why_not(
+        "fedia", toy_spec(labels=["x"], sites=mixed).federation
+    )

@@ -65,7 +65,9 @@ def plain_run(spec, sites):
                 for key in nets:
                     nets[key].eval()
                     with torch.no_grad():
-                        guess[key] = torch.stack([nets[key](x[None])[0].sigmoid() > 0.5 for x in view.image])
+                        guess[key] = torch.stack(
+                            [nets[key](x[None])[0].sigmoid() > 0.5 for x in view.image]
+                        )
                     if view.constraint is not None:
                         guess[key] = guess[key] & view.constraint
                 labels = {"main": guess["second"], "second": guess["main"]}
@@ -81,22 +83,42 @@ def plain_run(spec, sites):
                         chosen.append(i)
             counts[name], each = len(chosen), []
             for key in nets:
-                each.append(train(spec, learner, nets[key], key, name, number, cases, view, labels, chosen, moments))
+                each.append(
+                    train(
+                        spec,
+                        learner,
+                        nets[key],
+                        key,
+                        name,
+                        number,
+                        cases,
+                        view,
+                        labels,
+                        chosen,
+                        moments,
+                    )
+                )
             losses[name] = float(np.mean(each)) if chosen else 0.0
-            sent[name] = {key: {k: v.clone() for k, v in nets[key].state_dict().items()} for key in nets}
+            sent[name] = {
+                key: {k: v.clone() for k, v in nets[key].state_dict().items()} for key in nets
+            }
         used = [s for s in sorted(sent) if counts[s]]
         c = {s: counts[s] / sum(counts[u] for u in used) for s in used}
         d = {s: losses[s] ** 1.5 / sum(losses[u] ** 1.5 for u in used) for s in used}
         w = {s: (c[s] + 10 * d[s]) / 11 for s in used}
         for key in nets:
-            world[key] = {k: sum(w[s] * sent[s][key][k].double() for s in used).float() for k in world[key]}
+            world[key] = {
+                k: sum(w[s] * sent[s][key][k].double() for s in used).float() for k in world[key]
+            }
     return world
 
 
 def train(spec, learner, net, key, name, number, cases, view, labels, chosen, moments):
     if not chosen:
         return 0.0
-    adam = torch.optim.Adam(net.parameters(), spec.training.learning_rate, weight_decay=spec.training.weight_decay)
+    adam = torch.optim.Adam(
+        net.parameters(), spec.training.learning_rate, weight_decay=spec.training.weight_decay
+    )
     if (name, key) in moments:
         adam.load_state_dict(moments[name, key])
     randoms, total = generator(spec.seed, name, number, f"batches {key}"), []
@@ -106,7 +128,9 @@ def train(spec, learner, net, key, name, number, cases, view, labels, chosen, mo
         if labels:
             x, y = view.image[where], labels[key][where].float()
         else:
-            batch = apply(draw(POLICIES[spec.training.augment], len(where), randoms), cases.cut(where))
+            batch = apply(
+                draw(POLICIES[spec.training.augment], len(where), randoms), cases.cut(where)
+            )
             x, y = batch.image, batch.planes()
         adam.zero_grad()
         p = net(x).sigmoid().flatten(1)
@@ -135,8 +159,13 @@ def test_fedmix_is_its_algorithm(tmp_path):
     spec = spec_of(rounds=4)
     sites = toy_sites(spec)
     run_toy(spec, tmp_path / "run", sites)
-    selected = [json.loads(x)["sites"] for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
-    assert {s["selected"] for line in selected for s in line.values()} - {0, 10}  # a real choice was made
+    selected = [
+        json.loads(x)["sites"] for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()
+    ]
+    assert {s["selected"] for line in selected for s in line.values()} - {
+        0,
+        10,
+    }  # a real choice was made
     expected = plain_run(spec, sites)
     for key, found in networks_of(tmp_path / "run").items():
         for name in found:
@@ -192,7 +221,10 @@ def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 1.1
     run_toy(spec_of(rounds=2), tmp_path / "run")
     fields = {("Up", name) for name in ("first", "second", "selected", "loss")}
     assert ledger_fields(tmp_path / "run", "up", "train") == fields
-    assert ledger_fields(tmp_path / "run", "down", "train") == {("Down", "first"), ("Down", "second")}
+    assert ledger_fields(tmp_path / "run", "down", "train") == {
+        ("Down", "first"),
+        ("Down", "second"),
+    }
 
 
 def test_an_image_tag_without_labels_drops_its_image():

@@ -40,7 +40,10 @@ def test_shares_with_several_labeled_sites():
 
 
 def test_a_warm_up_of_all_rounds_is_fedavg_on_the_labeled_site_to_the_bit(tmp_path):
-    run_toy(toy_spec(sites=SITES, method={"name": "fedst", "settings": {"warmup": 1.0}}), tmp_path / "st")
+    run_toy(
+        toy_spec(sites=SITES, method={"name": "fedst", "settings": {"warmup": 1.0}}),
+        tmp_path / "st",
+    )
     run_toy(toy_spec(sites=SITES), tmp_path / "fedavg")
     assert_same_state(server_weights(tmp_path / "st"), server_weights(tmp_path / "fedavg"))
 
@@ -56,4 +59,6 @@ def test_only_confident_pixels_teach():
 
 
 def test_it_needs_masks_somewhere():
-    assert "needs at least one site with mask" in why_not("fedst", toy_spec(sites=SITES[:2]).federation)
+    assert "needs at least one site with mask" in why_not(
+        "fedst", toy_spec(sites=SITES[:2]).federation
+    )

@@ -35,7 +35,9 @@ def test_the_scale_of_losses_does_not_matter():  # fact 10
 
 
 def test_all_losses_zero_leaves_the_counts():
-    assert shares(losses=dict.fromkeys("123", 0.0)) == pytest.approx([50 / 280, 100 / 280, 130 / 280])
+    assert shares(losses=dict.fromkeys("123", 0.0)) == pytest.approx(
+        [50 / 280, 100 / 280, 130 / 280]
+    )
 
 
 def test_a_loss_that_is_not_finite_drops_its_site():

@@ -33,7 +33,9 @@ def test_a_tiny_loss_does_not_overflow():  # fact 4
     a = dict.fromkeys("abcd", 1.0)
     found = completeness_shares(a, {"a": 0.5, "b": 0.5, "c": 0.5, "d": 1e-3})
     assert list(found.values()) == pytest.approx([0, 0, 0, 1])
-    assert list(completeness_shares(a, dict.fromkeys("abcd", 0.2)).values()) == pytest.approx([0.25] * 4)
+    assert list(completeness_shares(a, dict.fromkeys("abcd", 0.2)).values()) == pytest.approx(
+        [0.25] * 4
+    )
     dropped = completeness_shares(a, {"a": float("nan"), "b": 0.2, "c": 0.2, "d": 0.2})
     assert list(dropped.values()) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
 

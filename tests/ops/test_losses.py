@@ -23,9 +23,13 @@ def plane(*values):
 
 
 def test_fedmix_dice():  # METHODS 1.9 facts 6 and 8
-    assert dice_flat(plane(1, 1, 1, 0, 0), plane(1, 1, 1, 1, 0)).item() == pytest.approx(0.857145, abs=1e-6)
+    assert dice_flat(plane(1, 1, 1, 0, 0), plane(1, 1, 1, 1, 0)).item() == pytest.approx(
+        0.857145, abs=1e-6
+    )
     assert dice_flat(plane(0, 0), plane(0, 0)).item() == 1
-    assert dice_flat(plane(1, 1, 0, 0), plane(0, 0, 1, 1)).item() == pytest.approx(2.49994e-05, rel=1e-4)
+    assert dice_flat(plane(1, 1, 0, 0), plane(0, 0, 1, 1)).item() == pytest.approx(
+        2.49994e-05, rel=1e-4
+    )
     loss = masked_dice_loss(plane(0.9, 0.8, 0.1, 0.2), plane(1, 1, 0, 0))
     assert loss.item() == pytest.approx(0.149996, abs=1e-6)
 
@@ -87,7 +91,9 @@ def test_partial_cross_entropy():  # METHODS 3.9 fact 4
     target = torch.tensor([[[1, 0, 1]]])
     known = torch.tensor([[[True, True, False]]])
     labels = torch.ones(1, 1, dtype=torch.bool)
-    assert marginal_cross_entropy(logits, target, known, labels).item() == pytest.approx(0.289909, abs=1e-6)
+    assert marginal_cross_entropy(logits, target, known, labels).item() == pytest.approx(
+        0.289909, abs=1e-6
+    )
     assert marginal_cross_entropy(logits, target, known).item() == pytest.approx(0.289909, abs=1e-6)
     nothing = torch.zeros_like(known)
     assert marginal_cross_entropy(logits, target, nothing, labels).item() == 0

@@ -69,7 +69,9 @@ def test_equal_rows_are_the_mean_to_the_bit():
     previous = {"w": torch.zeros(5, 7)}
     counts = {"a": 48.0, "b": 24.0, "c": 31.0, "d": 7.0}
     mean = reduce(previous, updates, {"g": counts}, {"g": ("w",)})
-    rows = reduce(previous, updates, {"g": {s: np.full(5, n) for s, n in counts.items()}}, {"g": ("w",)})
+    rows = reduce(
+        previous, updates, {"g": {s: np.full(5, n) for s, n in counts.items()}}, {"g": ("w",)}
+    )
     assert torch.equal(mean["w"], rows["w"])
 
 
@@ -82,7 +84,11 @@ def test_the_order_of_sites_does_not_matter():
 
 
 def test_sums_are_made_in_double_precision():
-    big = {"a": {"w": torch.tensor([1e8])}, "b": {"w": torch.tensor([1.0])}, "c": {"w": torch.tensor([-1e8])}}
+    big = {
+        "a": {"w": torch.tensor([1e8])},
+        "b": {"w": torch.tensor([1.0])},
+        "c": {"w": torch.tensor([-1e8])},
+    }
     result = reduce({"w": torch.zeros(1)}, big, {"g": dict.fromkeys("abc", 1)}, {"g": ("w",)})
     assert float(result["w"]) == pytest.approx(1 / 3, abs=1e-7)
 

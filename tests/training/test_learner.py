@@ -17,7 +17,7 @@ def learner(task="segmentation", labels=("round", "square"), **settings):
 @pytest.mark.parametrize(
     ("task", "settings", "sentence"),
     [
-        ("segmentation", {"network": "densenet121"}, "does not fit a segmentation task; choose one of unet-"),
+        ("segmentation", {"network": "densenet121"}, "does not fit a segmentation task; choose one of"),
         ("multi-label", {"network": "unet-small"}, "choose one of cnn-small, densenet121"),
         ("segmentation", {"network": "unet-smal"}, "no network named 'unet-smal'; did you mean 'unet-small'?"),
         ("segmentation", {"objective": "bce"}, "choose one of dice, dice-foreground, partial-ce"),

@@ -58,7 +58,11 @@ class SiteData:
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """Where a dataset comes from and on what terms."""
+    """Where a dataset comes from and on what terms.
+
+    `layout` says what a user puts on disk. `parts` is the usual number of sites where a dataset can
+    also be divided at random (sites "1-of-4", "2-of-4", ...); 0 where it cannot.
+    """
 
     name: str
     title: str
@@ -69,6 +73,7 @@ class DatasetCard:
     licence: str
     citation: str
     layout: str = "drawn on the fly; no file is read"
+    parts: int = 0
 
 
 class Dataset(ABC):
@@ -85,9 +90,7 @@ class Dataset(ABC):
     exclusive: bool
 
     @abstractmethod
-    def load(
-        self, site: str, root: Path, shape: ImageShape, seed: int = 0
-    ) -> tuple[Cases, Cases]:
+    def load(self, site: str, root: Path, shape: ImageShape, seed: int = 0) -> tuple[Cases, Cases]:
         """Return a site's training and test cases, which never share a patient.
 
         Args:

@@ -107,7 +107,7 @@ class FileDataset(Dataset):
         common: Whether all sites share one test set; who is in it is then decided over all sites,
             so that a patient seen at two of them is never trained on at one and tested on at
             another. A site without test patients of its own is judged on the shared test set.
-        shards: Whether "i-of-k" divides all patients at random over k sites.
+            Only then can all patients be divided at random, as sites "i-of-k".
         authors: Whether the authors' own weak labels stand for those that would be drawn.
     """
 
@@ -117,12 +117,9 @@ class FileDataset(Dataset):
     exclusive: bool = True
     test: float = 0.2
     common: bool = False
-    shards: bool = False
     authors: bool = False
 
-    def load(
-        self, site: str, root: Path, shape: ImageShape, seed: int = 0
-    ) -> tuple[Cases, Cases]:
+    def load(self, site: str, root: Path, shape: ImageShape, seed: int = 0) -> tuple[Cases, Cases]:
         """Return a site's training and test cases; see `Dataset.load`."""
         train, test = self.exams(site, root, seed)
         return self._read(train, site, shape), self._read(test, site, shape)
@@ -169,8 +166,7 @@ class FileDataset(Dataset):
         name = self.card.name
         if not self.common:
             mine = list(self.index(Place(self.card, root), site))
-            tested = _by_authors(mine) or choose_test([e.group for e in mine], self.test, name, seed)
-            return _parted(mine, tested)
+            return _parted(mine, self._chosen(mine, seed))
         tested, everyone = self._tested(root, seed)
         if shard := SHARD.fullmatch(site):
             number, count = int(shard[1]) - 1, int(shard[2])
@@ -184,23 +180,26 @@ class FileDataset(Dataset):
         return train, test or _parted(everyone, tested)[1]
 
     def _tested(self, root: Path, seed: int) -> tuple[set[str], list[Exam]]:
+        """Return the groups that are tested on, and the examinations of all sites."""
         place = Place(self.card, root)
-        everyone = [exam for site in self.card.sites for exam in self._natural(place, site)]
-        groups = [exam.group for exam in everyone]
-        return _by_authors(everyone) or choose_test(
-            groups, self.test, self.card.name, seed
-        ), everyone
+        everyone = [exam for site in self.card.sites for exam in self.index(place, site)]
+        return self._chosen(everyone, seed), everyone
 
-    def _natural(self, place: Place, site: str) -> Sequence[Exam]:
-        return () if SHARD.fullmatch(site) and site != "1-of-1" else self.index(place, site)
+    def _chosen(self, exams: Sequence[Exam], seed: int) -> set[str]:
+        """Return the groups that the authors test on, or else as many as the dataset asks for."""
+        trained = {exam.group for exam in exams if exam.split == "train"}
+        if any(exam.split == "test" for exam in exams):
+            return {exam.group for exam in exams if exam.split == "test"} - trained
+        free = [exam.group for exam in exams if exam.group not in trained]
+        return choose_test(free, self.test, self.card.name, seed)
 
     def _check(self, site: str) -> None:
         shard = SHARD.fullmatch(site)
-        if site in self.card.sites and not shard:
+        if site in self.card.sites:
             return
-        if shard and self.shards and int(shard[1]) <= int(shard[2]):
+        if shard and self.card.parts and int(shard[1]) <= int(shard[2]):
             return
-        more = "; 'i-of-k' is the i-th of k random parts" if self.shards else ""
+        more = "; 'i-of-k' is the i-th of k random parts" if self.card.parts else ""
         msg = (
             f"dataset '{self.card.name}' has no site '{site}'{suggestion(site, self.card.sites)} "
             f"(known: {listing(self.card.sites)}{more})"
@@ -231,14 +230,6 @@ class FileDataset(Dataset):
         image.flags.writeable = truth.flags.writeable = False
         volumes = tuple(volume) if exams[0].volume else None
         return Cases(image, truth, _unique(case), tuple(group), volumes)
-
-
-def _by_authors(exams: Sequence[Exam]) -> set[str]:
-    """Return the groups that the authors test on and do not train on; empty without their split."""
-    if all(exam.split != "test" for exam in exams):
-        return set()
-    trained = {exam.group for exam in exams if exam.split == "train"}
-    return {exam.group for exam in exams if exam.split != "train"} - trained
 
 
 def _parted(exams: Iterable[Exam], tested: set[str]) -> tuple[list[Exam], list[Exam]]:
@@ -287,9 +278,7 @@ def _view_of_marks(
     return LabelView(target, np.tile(own, (len(drawn), 1)), pixels, bounds)
 
 
-def fit_marks(
-    marks: UInt8[np.ndarray, "h0 w0"], size: tuple[int, int]
-) -> UInt8[np.ndarray, "h w"]:
+def fit_marks(marks: UInt8[np.ndarray, "h0 w0"], size: tuple[int, int]) -> UInt8[np.ndarray, "h w"]:
     """Return marks in another size without losing thin ones; labels go before background."""
     if marks.shape == size:
         return marks

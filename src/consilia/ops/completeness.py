@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
+from consilia.ops.losses import dice_foreground
+
 
 def count_objects(mask: Bool[np.ndarray, "h w"]) -> int:
     """Return how many 8-connected objects a slice holds."""
@@ -64,3 +66,16 @@ def overlap(predicted: Bool[Tensor, "n h w"], target: Bool[Tensor, "n h w"]) -> 
     both = (predicted & target).flatten(1).sum(1)
     either = (predicted | target).flatten(1).sum(1)
     return both / either.clamp(min=1)
+
+
+def fit_of(p: Float[Tensor, "n h w"], target: Bool[Tensor, "n h w"]) -> tuple[float, float]:
+    """Return the mean Dice loss and the mean IoU over slices that hold a label.
+
+    Slices without one have Dice 0 by definition, and would make sites incomparable (METHODS 4.4).
+    """
+    holds = target.flatten(1).any(1)
+    if not bool(holds.any()):
+        return 1.0, 0.0
+    p, target = p[holds], target[holds]
+    loss = (1 - dice_foreground(p, target.float())).mean()
+    return float(loss), float(overlap(p > 0.5, target).mean())

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from consilia.datasets.contract import Cases, SiteData
-from consilia.datasets.phantoms import PHANTOMS, load_common_test, load_phantom
-from consilia.declare import POOLED, Federation
-from consilia.errors import DataError, UsageError, suggestion
-from consilia.labels import unite
+from consilia.datasets.match import match_cases, match_view, places
+from consilia.datasets.registry import DATASET, parse_reference
+from consilia.declare import Federation
+from consilia.errors import DataError, DeclarationError, listing
+from consilia.labels import LabelView, unite
 from consilia.readers.folder import read_folder
 from consilia.weaken import weaken
 
-DATASET = "dataset:"
+__all__ = ["DATASET", "data_root", "load_common", "load_site", "pool"]
 
 
 def data_root(given: Path | None, beside: Path | None = None) -> Path:
@@ -54,16 +55,31 @@ def load_site(
     if not declaration.data.startswith(DATASET):
         data = read_folder(root / declaration.data, federation, name)
         return _held_out(data, validation, seed)
-    dataset, site = _dataset(declaration.data)
-    train, test = load_phantom(dataset, site, size=federation.image.size[0], seed=seed)
-    view, _ = weaken(
-        train,
-        federation.labels,
-        declaration,
-        seed=seed,
-        completeness=completeness,
-        exclusive=federation.exclusive,
-    )
+    dataset, site = parse_reference(declaration.data)
+    own, image = dataset.card.labels, federation.image
+    at = places(own, federation.labels, f"dataset '{dataset.card.name}'")
+    unmarked = [label for label, place in zip(federation.labels, at, strict=True) if place is None]
+    asked = [label for label in federation.annotated_by(name) if label in unmarked]
+    if asked:
+        msg = (
+            f"site '{name}' annotates {listing(asked)}, but dataset '{dataset.card.name}' marks "
+            f"{listing(own)}; leave the others out of `annotates`"
+        )
+        raise DeclarationError(msg)
+    train, test = (match_cases(c, at) for c in dataset.load(site, root, image, seed))
+    drawn = dataset.annotation(site, declaration, root, image, seed)
+    view: LabelView
+    if drawn is not None:
+        view = match_view(drawn, at)
+    else:
+        view, _ = weaken(
+            train,
+            federation.labels,
+            declaration,
+            seed=seed,
+            completeness=completeness,
+            exclusive=federation.exclusive,
+        )
     return _held_out(SiteData(train, view, None, test), validation, seed)
 
 
@@ -73,8 +89,10 @@ def load_common(federation: Federation, root: Path, *, seed: int = 0) -> Cases |
         return None
     if not federation.test.startswith(DATASET):
         return read_folder(root / federation.test, federation, None).test
-    dataset, _ = _dataset(federation.test)
-    return load_common_test(dataset, size=federation.image.size[0], seed=seed)
+    dataset, _ = parse_reference(federation.test)
+    at = places(dataset.card.labels, federation.labels, f"dataset '{dataset.card.name}'")
+    cases = dataset.common_test(root, federation.image, seed)
+    return None if cases is None else match_cases(cases, at)
 
 
 def pool(sites: Mapping[str, SiteData]) -> SiteData:
@@ -90,14 +108,6 @@ def pool(sites: Mapping[str, SiteData]) -> SiteData:
         tuple(volume for part in volumes for volume in part),
     )
     return SiteData(united, unite([data.view for data in ordered]), None, united.take(np.arange(0)))
-
-
-def _dataset(reference: str) -> tuple[str, str]:
-    dataset, _, site = reference.removeprefix(DATASET).partition("/")
-    if dataset not in PHANTOMS:
-        msg = f"no dataset named '{dataset}'{suggestion(dataset, PHANTOMS)} (known: {', '.join(PHANTOMS)})"
-        raise UsageError(msg)
-    return dataset, site
 
 
 def _held_out(data: SiteData, validation: float, seed: int) -> SiteData:

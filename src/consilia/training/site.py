@@ -162,6 +162,10 @@ class Site:
             parts = [self.learner.probabilities(module, part) for part in torch.split(image, 32)]
         return torch.cat(parts)
 
+    def foreground(self, network: str = "main") -> Tensor:
+        """Return the first label's probability in every training image, not augmented."""
+        return self.probabilities(self.train.image.float() / 255, network)[:, 0]
+
     def task_loss(self, batch: Batch) -> Tensor:
         """Return the learner's supervised loss of a batch on the main network."""
         return self.learner.loss(self.network, batch, self.positive_weight)

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
-from torch import Tensor
-
 from consilia.declare import Federation, Supervision
 from consilia.errors import listing
 from consilia.methods.contract import Card, Method, Start, hyper
@@ -16,10 +14,9 @@ from consilia.ops.completeness import (
     completeness_shares,
     correct_missing,
     count_objects,
+    fit_of,
     line,
-    overlap,
 )
-from consilia.ops.losses import dice_foreground
 from consilia.ops.reduce import reduce
 from consilia.payload import Group, Weights
 from consilia.training.local import train_locally
@@ -176,11 +173,11 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
         estimate = self.estimate(site) if isinstance(down, Watch) and down.estimate else None
         if isinstance(down, Watch) and memory.triggered and not memory.corrected:
             site.correct_labels(
-                correct_missing(site.train.target, _foreground(site), self.threshold)
+                correct_missing(site.train.target, site.foreground(), self.threshold)
             )
             memory = replace(memory, corrected=True)
         trained = train_locally(site)
-        loss, iou = fit_of(site)
+        loss, iou = fit_of(site.foreground(), site.train.target > 0)
         memory = self._remember(down, memory, site.round, iou)
         told = (site.weights(), trained.images, loss, memory.corrected)
         if isinstance(down, Watch) and down.estimate:
@@ -189,15 +186,9 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 
     def aggregate(self, server: Server, ups: Mapping[str, Up | Estimated]) -> Server:
         """Average by images, or in the second stage by completeness over loss; move the stage on."""
-        silent = [
-            s for s, up in ups.items() if isinstance(up, Estimated) and up.completeness is None
-        ]
-        told = {
-            site: 1.0 if up.completeness is None else up.completeness
-            for site, up in ups.items()
-            if isinstance(up, Estimated)
-        }
-        estimates = {**server.estimates, **told}
+        told = {s: up.completeness for s, up in ups.items() if isinstance(up, Estimated)}
+        silent = [site for site, value in told.items() if value is None]
+        estimates = {**server.estimates, **{s: 1.0 if v is None else v for s, v in told.items()}}
         shares = {site: float(up.images) for site, up in ups.items()}
         if server.stage == "aware" and self.aware and not silent:
             known = {site: estimates[site] for site in ups}
@@ -207,14 +198,12 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
             server.weights, updates, dict.fromkeys(server.groups, shares), server.groups
         )
         total = sum(shares.values()) or 1.0
-        corrected = tuple(
-            sorted({*server.corrected, *(s for s, up in ups.items() if up.corrected)})
-        )
+        corrected = {*server.corrected, *(s for s, up in ups.items() if up.corrected)}
         after = replace(
             server,
             weights=weights,
             estimates=estimates,
-            corrected=corrected,
+            corrected=tuple(sorted(corrected)),
             last={site: share / total for site, share in shares.items()},
         )
         return self._move_on(after, nothing_predicted=bool(silent) and len(silent) == len(ups))
@@ -229,7 +218,7 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 
     def estimate(self, site: Site) -> float | None:
         """Return marked over predicted objects, with the received model, slice by slice."""
-        predicted = (_foreground(site) > 0.5).cpu().numpy()
+        predicted = (site.foreground() > 0.5).cpu().numpy()
         marked = (site.train.target > 0).cpu().numpy()
         return completeness(
             [count_objects(m) for m in marked], [count_objects(p) for p in predicted]
@@ -247,37 +236,13 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 
     def _move_on(self, server: Server, nothing_predicted: bool) -> Server:
         left = max(0, server.rounds_left - 1)
-        if server.stage == "warm-up":
-            begins = server.rounds_left <= 1
-            return replace(
-                server,
-                stage="aware" if begins else "warm-up",
-                rounds_left=self.longest if begins else left,
-            )
-        if server.stage == "aware":
-            if nothing_predicted:  # the warm-up was too short: go on with it for a round
-                return replace(server, stage="warm-up", rounds_left=1, estimates={})
-            done = set(server.sites) <= set(server.corrected) or (
-                self.longest > 0 and server.rounds_left <= 1
-            )
-            return replace(server, stage="corrected" if done else "aware", rounds_left=left)
-        return server
-
-
-def _foreground(site: Site) -> Tensor:
-    """Return the foreground probability of every plain training image."""
-    return site.probabilities(site.train.image.float() / 255)[:, 0]
-
-
-def fit_of(site: Site) -> tuple[float, float]:
-    """Return the mean Dice loss and the mean IoU of the trained model on slices that hold a label.
-
-    Slices without one have Dice 0 by definition, and would make sites incomparable (METHODS 4.4).
-    """
-    target = site.train.target > 0
-    holds = target.flatten(1).any(1)
-    if not bool(holds.any()):
-        return 1.0, 0.0
-    p = _foreground(site)[holds]
-    y = target[holds]
-    return float((1 - dice_foreground(p, y.float())).mean()), float(overlap(p > 0.5, y).mean())
+        if server.stage == "warm-up" and server.rounds_left <= 1:
+            return replace(server, stage="aware", rounds_left=self.longest)
+        if (
+            server.stage == "aware" and nothing_predicted
+        ):  # the warm-up was too short: go on with it
+            return replace(server, stage="warm-up", rounds_left=1, estimates={})
+        done = set(server.sites) <= set(server.corrected) or (self.longest > 0 and not left)
+        if server.stage == "aware" and done:
+            return replace(server, stage="corrected")
+        return replace(server, rounds_left=left)

@@ -1,0 +1,78 @@
+"""Tuberculosis and COVID-19 on chest radiographs: one label each (FedPSL's setup B)."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from consilia.datasets.contract import DatasetCard
+from consilia.datasets.files import picture_exam, pictures
+from consilia.datasets.source import Exam, FileDataset, Place
+from consilia.datasets.split import shuffled
+from consilia.declare import ImageShape
+
+SAMPLE = 1000
+
+
+def index(sick: str, place: Place, site: str) -> list[Exam]:
+    """Return all images, or 1,000 of them with the share of sick patients that all have."""
+    found = {label: _pictures(place.find(name)) for label, name in ((1, sick), (0, "Normal"))}
+    if site == f"sample-{SAMPLE}":
+        found = _sampled(found)
+    return [
+        picture_exam(place, path, label=np.array([label], dtype=np.uint8))
+        for label, paths in found.items()
+        for path in paths
+    ]
+
+
+def _pictures(folder: Path) -> list[Path]:
+    inner = folder / "images"
+    return list(pictures(inner if inner.is_dir() else folder).values())
+
+
+def _sampled(found: dict[int, list[Path]]) -> dict[int, list[Path]]:
+    """Return 1,000 images, the same each time: 167 sick of the TB set, 262 of the COVID-19 set."""
+    total = sum(map(len, found.values()))
+    sick = min(round(SAMPLE * len(found[1]) / total), len(found[1]))
+    chosen = {}
+    for label, count in ((1, sick), (0, SAMPLE - sick)):
+        by_name = {path.name: path for path in found[label]}
+        chosen[label] = [by_name[name] for name in shuffled(by_name, "sample")[:count]]
+    return chosen
+
+
+def _dataset(name: str, title: str, label: str, sick: str, more: dict[str, str]) -> FileDataset:
+    card = DatasetCard(name, title, "classification", (label,), ("all", f"sample-{SAMPLE}"), **more)
+    shape = ImageShape(size=(224, 224), channels=1)
+    return FileDataset(card, shape, partial(index, sick), exclusive=False)
+
+
+RADIOGRAPHY = (
+    _dataset(
+        "tb-xray",
+        "Tuberculosis on chest radiographs",
+        "tuberculosis",
+        "Tuberculosis",
+        {
+            "source": "kaggle.com/datasets/tawsifurrahman/tuberculosis-tb-chest-xray-dataset",
+            "licence": "research use, as its page asks",
+            "citation": "Rahman et al. Reliable tuberculosis detection. IEEE Access 2020.",
+            "layout": "tb-xray/{Tuberculosis,Normal}/*.png (patients are not told apart)",
+        },
+    ),
+    _dataset(
+        "covid-xray",
+        "COVID-19 on chest radiographs",
+        "covid-19",
+        "COVID",
+        {
+            "source": "kaggle.com/datasets/tawsifurrahman/covid19-radiography-database",
+            "licence": "research use, as its page asks",
+            "citation": "Chowdhury et al. IEEE Access 2020; Rahman et al. 2021.",
+            "layout": "covid-xray/{COVID,Normal}/images/*.png (patients are not told apart)",
+        },
+    ),
+)

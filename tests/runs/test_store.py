@@ -1,0 +1,103 @@
+import json
+
+import pytest
+
+from consilia.errors import RunError, UsageError
+from consilia.runs.store import RunFolder, environment, refuse_full, same_run
+from consilia.testing import toy_spec
+from tests.cli.support import tree
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path / "run", toy_spec())
+
+
+def test_a_spec_comes_back_as_it_was(folder):
+    assert folder.spec() == toy_spec()
+    assert RunFolder.open(folder.path).spec() == toy_spec()
+
+
+def test_creating_the_same_run_again_changes_nothing(folder):
+    before = tree(folder.path)
+    RunFolder.create(folder.path, toy_spec(engine={"memory_mib": 7}))
+    assert tree(folder.path) == before
+
+
+def test_another_run_is_never_written_over(folder):
+    before = tree(folder.path)
+    with pytest.raises(UsageError, match=r"holds another run \(fedavg-0 of 'toy'"):
+        RunFolder.create(folder.path, toy_spec(seed=1))
+    assert tree(folder.path) == before
+
+
+def test_where_a_run_computes_does_not_change_which_run_it_is():
+    assert same_run(toy_spec(), toy_spec(engine={"threads": 2, "checkpoint_every": 9}))
+    assert not same_run(toy_spec(), toy_spec(training={"batch": 2}))
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="cannot be written: not a directory"):
+        RunFolder.create(tmp_path / "file" / "run", toy_spec())
+    with pytest.raises(UsageError, match="is a file, not a folder"):
+        RunFolder.create(tmp_path / "file", toy_spec())
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_empty_folder_and_a_new_one_may_be_filled(tmp_path):
+    (tmp_path / "empty").mkdir()
+    refuse_full(tmp_path / "empty")
+    refuse_full(tmp_path / "new")
+    (tmp_path / "empty" / ".hidden").write_text("")
+    with pytest.raises(UsageError, match="is not empty"):
+        refuse_full(tmp_path / "empty")
+
+
+def test_one_process_at_a_time(folder):
+    with folder.locked(), pytest.raises(RunError, match="in use by another process"):  # noqa: SIM117
+        with RunFolder.open(folder.path).locked():
+            pass
+    with folder.locked():
+        pass
+
+
+def test_lines_are_kept_up_to_the_one_cut_short(folder):
+    folder.append("rounds.jsonl", {"round": 1}, {"round": 2})
+    with (folder.path / "rounds.jsonl").open("a") as handle:
+        handle.write('{"round": 3, "lo')
+    assert [line["round"] for line in folder.lines("rounds.jsonl")] == [1, 2]
+    assert folder.lines("ledger.jsonl") == []
+    folder.rewind("rounds.jsonl", 1)
+    assert (folder.path / "rounds.jsonl").read_text() == '{"round": 1}\n'
+
+
+def test_json_is_read_back_or_refused(folder):
+    assert not folder.finished
+    with pytest.raises(UsageError, match=r"has no metrics.json yet; `consilia resume` finishes it"):
+        folder.read_json("metrics.json")
+    folder.write_json("metrics.json", {"a": 1})
+    assert folder.finished
+    assert folder.read_json("metrics.json") == {"a": 1}
+    (folder.path / "metrics.json").write_text('{"a":')
+    with pytest.raises(UsageError, match="is damaged"):
+        folder.read_json("metrics.json")
+
+
+def test_a_checkpoint_appears_whole_and_replaces_the_last(folder):
+    assert folder.latest_checkpoint() is None
+    for round_ in (9, 10):
+        with folder.new_checkpoint(round_) as part:
+            (part / "server").write_text(str(round_))
+    assert folder.latest_checkpoint() == (10, folder.checkpoints / "round-000010")
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["round-000010"]
+    with pytest.raises(KeyError), folder.new_checkpoint(11):
+        raise KeyError
+    assert folder.latest_checkpoint()[0] == 10
+
+
+def test_the_environment_names_versions_and_no_host(folder):
+    held = json.loads((folder.path / "environment.json").read_text())
+    assert held == json.loads(json.dumps(environment()))
+    assert "torch" in held["packages"]
+    assert set(held) == {"consilia", "python", "platform", "processor", "cores", "packages"}
