@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 export PIP_NO_INPUT = 1
 
-.PHONY: help setup demo format check test test-slow bench bench-gpu docs all clean
+.PHONY: help setup demo format check test test-slow bench docs all clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -25,7 +25,7 @@ help:  ## print this list
 setup: .venv/.dev  ## environment with everything a developer needs
 	@if [ -d .git ] && [ -x $(BIN)/pre-commit ]; then $(BIN)/pre-commit install >/dev/null; fi
 
-demo: .venv/.runtime  ## train across four drawn hospitals and write a report (under 3 minutes)
+demo: .venv/.runtime  ## train across three drawn hospitals and write a report (under 3 minutes)
 	$(BIN)/consilia demo
 
 format: .venv/.dev  ## rewrite: ruff format, ruff --fix

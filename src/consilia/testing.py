@@ -43,7 +43,7 @@ def toy_spec(task: str = "segmentation", **changes: Any) -> RunSpec:
         "rounds": 3,
         "learner": {"network": "unet-tiny" if segments else "cnn-small"},
         "training": {"batch": 4, "augment": "flips"},
-        "evaluate": {"every": 1, "pictures": 1},
+        "evaluate": {"every": 1, "pictures": 1, "per_case": True},
         "engine": {"threads": 1, "checkpoint_every": 1, "device": "cpu"},
     }
     for key, value in changes.items():

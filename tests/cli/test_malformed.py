@@ -648,6 +648,11 @@ CASES = [
         "'training.betas' has 3 entries; expected 2",
     ),
     asked(
+        "beta too large",
+        run(training={"betas": [0.9, 1.0]}),
+        "entry 2 of 'training.betas' is 1.0; expected less than 1",
+    ),
+    asked(
         "poly without steps",
         run(training={"schedule": "poly"}),
         "training.schedule 'poly' needs `training.steps`, so that its end is known",
@@ -796,6 +801,20 @@ CASES = [
         3,
         "method 'fedavg' does not fit federation 'toy': it needs at least one site whose "
         "annotations mark pixels or images; none does; add annotations",
+    ),
+    command(
+        "images too small for a network",
+        "run . --set learner.network=unet-small --set federation.image.size=[8,8]",
+        "network 'unet-small' halves images 4 times, so each side needs 16 pixels, but "
+        "`image.size` is 8 x 8; choose a larger size or a smaller network",
+    ),
+    Case(
+        "common test set missing",
+        "run . --seed 1",
+        federation(test="gone"),
+        3,
+        "folder 'gone' of the common test set does not exist; check `data` and where relative "
+        "paths begin",
     ),
     Case(
         "unknown dataset",

@@ -87,7 +87,10 @@ def test_a_dropped_site_is_as_if_it_had_been_absent(spoil, tmp_path):
             "refused: train message of site 'bo' in round 2: field 'message' holds the extra patients",
         ),
         (lambda r: replace(r, round=1), "refused: it answers a message that was not sent to it"),
-        (lambda r: replace(r, verb="evaluate"), "refused: it answers a message that was not sent to it"),
+        (
+            lambda r: replace(r, verb="evaluate"),
+            "refused: it answers a message that was not sent to it",
+        ),
     ],
 )
 def test_a_reply_that_breaks_its_type_is_refused(spoil, tmp_path, change, event):
@@ -118,7 +121,10 @@ def test_an_exception_at_a_site_does_not_stop_the_run(monkeypatch, tmp_path):
 
     monkeypatch.setattr(Averaging, "local_update", fails)
     run_toy(toy_spec(), tmp_path / "run")
-    assert event_of(tmp_path / "run", 2) == {"site": "bo", "event": "failed: RuntimeError: out of memory"}
+    assert event_of(tmp_path / "run", 2) == {
+        "site": "bo",
+        "event": "failed: RuntimeError: out of memory",
+    }
 
 
 def test_too_few_sites_end_the_run_with_a_sentence_and_resume_goes_on(spoil, tmp_path, monkeypatch):
@@ -170,7 +176,9 @@ def test_two_processes_cannot_share_a_run_folder(tmp_path):
 def test_memories_and_replies_beyond_the_cap_wait_on_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(inprocess, "MEBIBYTE", 4)
     monkeypatch.setattr("consilia.engines.rounds.MEBIBYTE", 4)
-    run_toy(toy_spec(engine={"memory_mib": 1, "threads": 1, "checkpoint_every": 1}), tmp_path / "disk")
+    run_toy(
+        toy_spec(engine={"memory_mib": 1, "threads": 1, "checkpoint_every": 1}), tmp_path / "disk"
+    )
     monkeypatch.undo()
     torch.set_num_threads(1)
     run_toy(toy_spec(), tmp_path / "ram")
@@ -186,17 +194,23 @@ def test_the_ledger_can_carry_hashes(tmp_path):
 
 def test_selection_rules(tmp_path):
     last = run_toy(toy_spec(rounds=12), tmp_path / "last")
-    ten = run_toy(toy_spec(rounds=12, evaluate={"selection": "last_ten", "every": 5}), tmp_path / "ten")
+    ten = run_toy(
+        toy_spec(rounds=12, evaluate={"selection": "last_ten", "every": 5}), tmp_path / "ten"
+    )
     lines = rounds_of(tmp_path / "last")
     assert last["sites"]["bo"]["dice"] == lines[-1]["test"]["bo"]["dice"]
     mean = sum(line["test"]["bo"]["dice"] for line in lines[-10:]) / 10
     assert ten["sites"]["bo"]["dice"] == pytest.approx(mean)
-    best = toy_spec(rounds=6, evaluate={"selection": "best_validation", "validation": 0.2, "every": 1})
+    best = toy_spec(rounds=6, evaluate={"selection": "best_validation", "validation": 0.2})
     found = run_toy(best, tmp_path / "best")
     lines = rounds_of(tmp_path / "best")
     held = [sum(s["dice"] for s in line["validation"].values()) for line in lines]
     chosen = lines[held.index(max(held))]
     assert found["sites"]["bo"]["dice"] == chosen["test"]["bo"]["dice"]
+    selection = json.loads((tmp_path / "best/selection.json").read_text())
+    assert selection == {"rule": "best_validation", "rounds": [chosen["round"]]}
+    kept = json.loads((tmp_path / "best/selected/progress.json").read_text())
+    assert kept["round"] == chosen["round"]
     cases = json.loads((tmp_path / "best/cases.json").read_text())
     assert sum(cases["bo"]["values"]["dice"]) / 6 == pytest.approx(found["sites"]["bo"]["dice"])
 
@@ -245,7 +259,7 @@ def test_an_unknown_verb_is_a_failed_reply(tmp_path):
         inprocess.make_bench(spec, method, spec.federation),
         inprocess.MemoryStore(tmp_path / "memories", 1 << 20),
         tmp_path,
-        tmp_path,
+        None,
     )
     reply = workers["anna"].handle(Record("export", "anna", 1, "Hello", {}, {}))
     assert reply.body["reason"] == (

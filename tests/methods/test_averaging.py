@@ -217,3 +217,23 @@ def test_a_federation_without_labels_is_refused():
         assert "none does" in make_method(name).unmet(spec.federation)
     assert why_not("central", spec.federation)
     assert why_not("oracle", spec.federation) is None
+
+
+def test_with_exclusive_labels_a_row_is_taught_by_who_marks_its_label(tmp_path):
+    sites = [
+        {"name": "anna", "supervision": "image", "annotates": ["round"]},
+        {"name": "bo", "supervision": "image", "annotates": ["square"]},
+    ]
+    spec = toy_spec("single-label", sites=sites, rounds=1, method={"name": "fedavg-masked"})
+    run_toy(spec, tmp_path / "both")
+    head = server_weights(tmp_path / "both")["head.weight"]
+    for row, site in enumerate(sites):
+        run_toy(toy_spec("single-label", sites=[site], rounds=1), tmp_path / site["name"])
+        assert torch.equal(head[row], server_weights(tmp_path / site["name"])["head.weight"][row])
+
+
+def test_pooled_training_takes_as_many_steps_as_all_sites_together(tmp_path):
+    spec = toy_spec(method={"name": "central"}, training={"steps": 2}, rounds=1)
+    run_toy(spec, tmp_path / "run")
+    steps = [v for k, v in final_state(tmp_path / "run").items() if k.endswith("/step")]
+    assert {float(step) for step in steps} == {6.0}

@@ -22,7 +22,7 @@ def learner(task="segmentation", labels=("round", "square"), **settings):
         ("segmentation", {"network": "unet-smal"}, "no network named 'unet-smal'; did you mean 'unet-small'?"),
         ("segmentation", {"objective": "bce"}, "choose one of dice, dice-foreground, partial-ce"),
         ("multi-label", {"objective": "ce"}, "with overlapping labels; choose one of bce"),
-        ("segmentation", {"objective": "dice-foreground"}, "has one label, the federation has 2"),
+        ("segmentation", {"objective": "dice-foreground"}, "is for one label, the federation has 2; use 'dice'"),
     ],
 )
 def test_what_does_not_fit_is_refused(task, settings, sentence):

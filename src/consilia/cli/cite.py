@@ -31,7 +31,7 @@ def cite(
     is_run = folder.is_dir() or len(folder.parts) > 1
     name = RunFolder.open(folder).spec().method.name if is_run else what
     make_method(name)
-    entries = [METHODS[name].method.card.bibtex, OURS % consilia.__version__]
+    entries = [METHODS[name].card.bibtex, OURS % consilia.__version__]
     found = [entry for entry in entries if entry]
     if as_json:
         out_json(found)

@@ -27,7 +27,7 @@ def methods(
     declared = None if federation is None else read_federation(federation)
     found: list[dict[str, Any]] = []
     for name, entry in METHODS.items():
-        card = entry.method.card
+        card = entry.card
         line: dict[str, Any] = {
             "id": name,
             "summary": card.summary,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import UInt8
@@ -77,7 +77,7 @@ def fedpsl_partition(table: Table, setup: Literal["A"] = "A") -> tuple[FedPSLSit
     `dataset:covid-xray/sample-1000`.
     """
     if setup != "A":
-        msg = f"setup '{setup}' is no partition of ChestX-ray14; use 'A', and for B add tb-xray and covid-xray"
+        msg = f"setup '{setup}' is no partition of ChestX-ray14; use 'A' (B adds tb-xray and covid-xray)"
         raise UsageError(msg)
     order = sorted(range(len(table.filename)), key=lambda row: table.filename[row])
     first = [FIRST + (archive - 2) * LATER for archive in ARCHIVES]
@@ -132,7 +132,7 @@ def _table(place: Place) -> Table:
             if plain in at:
                 label[row, at[plain]] = 1
             elif finding.strip() != NO_FINDING:
-                msg = f"{place.what(path)} has the finding '{finding}'; expected one of the 14 or '{NO_FINDING}'"
+                msg = f"{place.what(path)} has the finding '{finding}'; expected one of 14 or '{NO_FINDING}'"
                 raise DataError(msg)
     names = tuple(cells["Image Index"] for cells in rows)
     return Table(names, label, tuple(cells["Patient ID"] for cells in rows))
@@ -188,7 +188,7 @@ def index_fedpsl(place: Place, site: str) -> list[Exam]:
 
 
 FEDPSL_SITES = tuple(f"archive-{number}" for number in ARCHIVES)
-_TERMS = {
+_TERMS: dict[str, Any] = {
     "source": "nihcc.app.box.com/v/ChestXray-NIHCC",
     "licence": "no restriction; the NIH Clinical Center asks for citation and acknowledgement",
     "citation": "Wang et al. ChestX-ray8. CVPR 2017.",

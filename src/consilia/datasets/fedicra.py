@@ -35,8 +35,9 @@ def index(sites: tuple[str, ...], place: Place, site: str) -> list[Exam]:
     exams: list[Exam] = []
     for split in ("train", "test"):
         files = place.find(split, within=home).glob("*.h5")
-        for path in sorted(files, key=lambda path: natural(path.name)):
-            exams.append(_exam(path, place, split))
+        exams += [
+            _exam(path, place, split) for path in sorted(files, key=lambda path: natural(path.name))
+        ]
     return exams
 
 
@@ -49,7 +50,7 @@ def _exam(path: Path, place: Place, split: str) -> Exam:
         pixels = _array(path, place, "image")
         if pixels.ndim == 3 and pixels.shape[0] in {1, 3}:
             pixels = pixels.transpose(1, 2, 0).squeeze()
-        if pixels.dtype.kind == "f" and 0 <= pixels.min() and pixels.max() <= 1:
+        if pixels.dtype.kind == "f" and pixels.min() >= 0 and pixels.max() <= 1:
             pixels = np.rint(pixels * 255).astype(np.uint8)  # all images on one scale
         mask = _array(path, place, "mask").astype(np.uint8)
         if mask.shape != pixels.shape[:2] or mask.max() > labels:

@@ -162,7 +162,7 @@ def read_metaimage(path: Path, place: Place) -> np.ndarray:
         kind = np.dtype((">" if big.lower() == "true" else "<") + META_TYPES[header["ElementType"]])
         name = header["ElementDataFile"]
     except (OSError, ValueError, KeyError):
-        msg = f"{what} is no MetaImage header that can be read; expected DimSize, ElementType and ElementDataFile"
+        msg = f"{what} is no MetaImage header; expected DimSize, ElementType and ElementDataFile"
         raise DataError(msg) from None
     _check_volume(size, kind, what)
     if Path(name).name != name or name.upper() in {"LIST", "LOCAL"} or "%" in name:

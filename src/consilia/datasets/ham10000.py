@@ -17,7 +17,10 @@ from consilia.errors import DataError
 TABLES = ("HAM10000_metadata.csv", "HAM10000_metadata")
 IMAGES = ("images", "HAM10000_images", "HAM10000_images_part_1", "ISIC2018_Task3_Training_Input")
 MASKS = ("masks", "HAM10000_segmentations_lesion_tschandl")
-_HOME = "ham10000/HAM10000_metadata.csv (columns lesion_id, image_id, dx, dataset), ham10000/images/ISIC_*.jpg"
+_HOME = (
+    "ham10000/HAM10000_metadata.csv (columns lesion_id, image_id, dx, dataset), "
+    "ham10000/images/ISIC_*.jpg"
+)
 _CITATION = "Tschandl, Rosendahl, Kittler. The HAM10000 dataset. Scientific Data 2018."
 
 

@@ -42,7 +42,8 @@ KINDS: dict[str, tuple[int, tuple[str, ...]]] = {
         (
             "tissuemnist",
             1,
-            "collecting-duct glomerular-endothelial interstitial-endothelial leukocyte podocyte proximal-tubule thick-limb distal-tubule",
+            "collecting-duct glomerular-endothelial interstitial-endothelial leukocyte podocyte "
+            "proximal-tubule thick-limb distal-tubule",
         ),
         ("organamnist", 1, ORGANS),
         ("organcmnist", 1, ORGANS),

@@ -65,9 +65,7 @@ def _read(data: Path, words: Path, name: str, changed: int) -> tuple[Arrays, dic
         if "image_jpeg" in arrays:
             joined = arrays.pop("image_jpeg").tobytes()
             offset = arrays.pop("image_offset").tolist()
-            arrays["image"] = np.stack(
-                [_decode(joined[a:b]) for a, b in pairwise(offset)]
-            )
+            arrays["image"] = np.stack([_decode(joined[a:b]) for a, b in pairwise(offset)])
     except Exception:  # a damaged file can raise anything at all in a decoder
         msg = f"pack '{name}' in '{data.parent}' is damaged; copy {name}.npz and {name}.json again"
         raise DataError(msg) from None

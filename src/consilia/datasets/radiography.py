@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def _sampled(found: dict[int, list[Path]]) -> dict[int, list[Path]]:
     return chosen
 
 
-def _dataset(name: str, title: str, label: str, sick: str, more: dict[str, str]) -> FileDataset:
+def _dataset(name: str, title: str, label: str, sick: str, **more: Any) -> FileDataset:
     card = DatasetCard(name, title, "classification", (label,), ("all", f"sample-{SAMPLE}"), **more)
     shape = ImageShape(size=(224, 224), channels=1)
     return FileDataset(card, shape, partial(index, sick), exclusive=False)
@@ -56,23 +57,19 @@ RADIOGRAPHY = (
         "Tuberculosis on chest radiographs",
         "tuberculosis",
         "Tuberculosis",
-        {
-            "source": "kaggle.com/datasets/tawsifurrahman/tuberculosis-tb-chest-xray-dataset",
-            "licence": "research use, as its page asks",
-            "citation": "Rahman et al. Reliable tuberculosis detection. IEEE Access 2020.",
-            "layout": "tb-xray/{Tuberculosis,Normal}/*.png (patients are not told apart)",
-        },
+        source="kaggle.com/datasets/tawsifurrahman/tuberculosis-tb-chest-xray-dataset",
+        licence="research use, as its page asks",
+        citation="Rahman et al. Reliable tuberculosis detection. IEEE Access 2020.",
+        layout="tb-xray/{Tuberculosis,Normal}/*.png (patients are not told apart)",
     ),
     _dataset(
         "covid-xray",
         "COVID-19 on chest radiographs",
         "covid-19",
         "COVID",
-        {
-            "source": "kaggle.com/datasets/tawsifurrahman/covid19-radiography-database",
-            "licence": "research use, as its page asks",
-            "citation": "Chowdhury et al. IEEE Access 2020; Rahman et al. 2021.",
-            "layout": "covid-xray/{COVID,Normal}/images/*.png (patients are not told apart)",
-        },
+        source="kaggle.com/datasets/tawsifurrahman/covid19-radiography-database",
+        licence="research use, as its page asks",
+        citation="Chowdhury et al. IEEE Access 2020; Rahman et al. 2021.",
+        layout="covid-xray/{COVID,Normal}/images/*.png (patients are not told apart)",
     ),
 )

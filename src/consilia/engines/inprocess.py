@@ -65,6 +65,7 @@ def run_in_process(
     set_threads(spec)
     if sites is None:
         sites = load_sites(spec, federation, data)
+    common = load_common(federation, data, seed=spec.simulate.seed)
     bench = make_bench(spec, method, federation)
     start = make_start(spec, federation, bench)
     folder = RunFolder.create(path, spec)
@@ -73,7 +74,7 @@ def run_in_process(
             return folder.read_json("metrics.json")  # type: ignore[no-any-return]  # JSON
         cap = spec.engine.memory_mib * MEBIBYTE // 2
         memories = MemoryStore(path / ".memories", cap)
-        workers = make_workers(spec, method, federation, sites, bench, memories, path, data)
+        workers = make_workers(spec, method, federation, sites, bench, memories, path, common)
         rounds = Rounds(
             method=method,
             spec=spec,
@@ -121,7 +122,7 @@ def make_start(spec: RunSpec, federation: Federation, bench: Workbench) -> Start
     init = None if spec.learner.init is None else Path(spec.learner.init)
     return Start(
         weights=bench.start(init=init),
-        second=bench.start("second", init),
+        second=bench.start("second"),
         groups=bench.groups,
         head_rows=bench.learner.head_rows(),
         federation=federation,
@@ -137,13 +138,12 @@ def make_workers(
     bench: Workbench,
     memories: MemoryStore,
     path: Path,
-    data: Path,
+    common: Cases | None,
 ) -> dict[str, SiteWorker]:
     """Return a worker for every site, and for the pooled and the common one where there are such."""
     held = dict(sites)
     if method.data == "pooled":
         held[POOLED] = pool(sites)
-    common = load_common(federation, data, seed=spec.simulate.seed)
     if common is not None:
         held[COMMON] = only_test(common, len(federation.labels))
     return {

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from consilia.declare import Federation
-from consilia.labels.usable import has_usable_labels
-from consilia.methods import labels_seen, make_method, refuse_unfit
+from consilia.methods import METHODS, labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Wire, wire_of
 from consilia.payload import Group, Layout, Shape
 from consilia.runs.spec import RunSpec
@@ -84,7 +83,7 @@ def make_plan(spec: RunSpec) -> Plan:
     count, unit = (training.steps, "step") if training.steps else (training.epochs, "local epoch")
     work = f"{count} {unit}{'s' * (count > 1)}"
     return Plan(
-        summary=method.card.summary,
+        summary=METHODS[spec.method.name].card.summary,
         sites=tuple(_site(method, federation, name) for name in federation.sites),
         hypers=tuple(_hypers(method)),
         fields=tuple(_fields(method, layout)),
@@ -97,14 +96,15 @@ def make_plan(spec: RunSpec) -> Plan:
 
 def _site(method: AnyMethod, federation: Federation, name: str) -> PlannedSite:
     site, marked = federation[name], federation.annotated_by(name)
-    usable = has_usable_labels(federation, name)
     part = "its images join the pool" if method.data == "pooled" else "trains"
     return PlannedSite(
         name,
         str(site.supervision),
         "all" if marked == federation.labels else ", ".join(marked) or "nothing",
         "yes" if site.complete else "may miss objects",
-        part if usable else "judged only: nothing a supervised loss can use",
+        part
+        if method.trains_at(federation, name)
+        else "judged only: nothing a supervised loss can use",
     )
 
 

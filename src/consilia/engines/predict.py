@@ -49,7 +49,7 @@ def load_models(
     store: RunFolder, spec: RunSpec, bench: Workbench, site: str | None
 ) -> tuple[Weights, ...]:
     """Return the weights of a run's last checkpoint: a site's own, or the global ones."""
-    found = store.latest_checkpoint()
+    found = store.selected_state()
     if found is None:
         msg = f"run '{store.path}' has no checkpoint yet; `consilia resume` goes on with it"
         raise UsageError(msg)

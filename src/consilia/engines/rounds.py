@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from consilia.engines.messages import Examination, Failed, Hello, Scores
 from consilia.engines.transport import Transport
 from consilia.errors import MessageError, RunError
 from consilia.evaluate.metrics import METRICS as METRIC_TABLE
-from consilia.evaluate.selection import Evaluation, select
+from consilia.evaluate.selection import Evaluation, Selected, select
 from consilia.methods.contract import AnyMethod, Start, wire_of
 from consilia.payload import Layout, Record, is_finite, load, pack, save, unpack
 from consilia.runs.spec import RunSpec
-from consilia.runs.store import RunFolder
+from consilia.runs.store import SELECTED, RunFolder
 from consilia.training.seeds import generator
 
 Listener = Callable[[dict[str, Any]], None]
@@ -223,6 +224,8 @@ class Rounds:
         self.progress.evaluations.append({"round": number, **found})
         if examines:
             self.folder.write_json(f"cases/round-{number:06d}.json", _ordered(cases))
+        if self._is_best(number):
+            self._keep(SELECTED)
         return _plain(found)  # type: ignore[no-any-return]  # JSON
 
     def _selectable(self, number: int) -> bool:
@@ -235,6 +238,20 @@ class Rounds:
                 return last < 10
             case _:
                 return last == 0
+
+    def _is_best(self, number: int) -> bool:
+        """Whether this round is the best so far on the held-out images, so that its model is kept."""
+        if self.spec.evaluate.selection != "best_validation":
+            return False
+        return self._selected().rounds == (number,)
+
+    def _selected(self) -> Selected:
+        metric = "dice" if self.federation.task == "segmentation" else "auroc"
+        history = [
+            Evaluation(e["round"], e["test"], e.get("validation"))
+            for e in self.progress.evaluations
+        ]
+        return select(history, self.spec.evaluate.selection, metric, METRIC_TABLE[metric].better)
 
     # --- keeping and coming back ---
 
@@ -253,9 +270,17 @@ class Rounds:
 
     def _checkpoint(self) -> None:
         with self.folder.new_checkpoint(self.progress.round) as part:
-            save(part / "server.safetensors", self.server)
-            self.memories.snapshot(part / "memories")
-            RunFolder(part).write_json("progress.json", vars(self.progress))
+            self._write_state(part)
+
+    def _keep(self, name: str) -> None:
+        """Keep the present state beside the checkpoints, whole or not at all."""
+        with self.folder.new_folder(name) as part:
+            self._write_state(part)
+
+    def _write_state(self, part: Path) -> None:
+        save(part / "server.safetensors", self.server)
+        self.memories.snapshot(part / "memories")
+        RunFolder(part).write_json("progress.json", vars(self.progress))
 
     def _come_back(self) -> None:
         found = self.folder.latest_checkpoint()
@@ -270,13 +295,7 @@ class Rounds:
         self.memories.restore(path / "memories")
 
     def _finish(self) -> dict[str, Any]:
-        rule = self.spec.evaluate.selection
-        metric = "dice" if self.federation.task == "segmentation" else "auroc"
-        history = [
-            Evaluation(e["round"], e["test"], e.get("validation"))
-            for e in self.progress.evaluations
-        ]
-        chosen = select(history, rule, metric, METRIC_TABLE[metric].better)
+        rule, chosen = self.spec.evaluate.selection, self._selected()
         metrics = _plain(
             {
                 "study": self.spec.study,
@@ -293,6 +312,7 @@ class Rounds:
             }
         )
         self._keep_cases(chosen.rounds)
+        self.folder.write_json("selection.json", {"rule": rule, "rounds": list(chosen.rounds)})
         self.folder.write_json("metrics.json", metrics)
         return metrics  # type: ignore[no-any-return]  # JSON
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from consilia.datasets.contract import SiteData
-from consilia.declare import Federation
+from consilia.declare import POOLED, Federation
 from consilia.engines.judge import Judgement, judge, save_pictures
 from consilia.engines.memory import MemoryStore
 from consilia.engines.messages import Examination, Failed, Hello, Optimizers, Overlay, Scores
@@ -114,12 +114,16 @@ class SiteWorker:
     def _site(self, round_: int) -> Site:
         optimizers = self.memories.get(f"{self.name}/optimizers", Optimizers)
         overlays = self._overlays()
+        training = self.spec.training
+        if self.name == POOLED and training.steps:  # as many steps as all sites together
+            steps = training.steps * len(self.federation.site)
+            training = training.model_copy(update={"steps": steps})
         return Site(
             name=self.name,
             federation=self.federation,
             bench=self.bench,
             train=self._train.corrected(overlays[LABELS]) if LABELS in overlays else self._train,
-            training=self.spec.training,
+            training=training,
             seed=self.spec.seed,
             round=round_,
             rounds=self.spec.rounds,

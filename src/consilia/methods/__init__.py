@@ -20,7 +20,7 @@ from consilia.methods.drift.fedprox import FedProx
 from consilia.methods.drift.finetune import FineTune
 from consilia.methods.incomplete.fedia import FedIA
 from consilia.methods.mixed.fedmix import FedMix
-from consilia.methods.mixed.fedst import FedST
+from consilia.methods.mixed.fedst import FEDRGD, FedST
 
 __all__ = [
     "METHODS",
@@ -52,10 +52,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the table: a class, and the values a named preset sets."""
+    """A line of the table: a class, the values a named preset sets, and its own card if it has one."""
 
     method: type[AnyMethod]
     preset: Mapping[str, Any] = field(default_factory=dict)
+    own_card: Card | None = None
+
+    @property
+    def card(self) -> Card:
+        """Where the method, or the preset, comes from."""
+        return self.own_card or self.method.card
 
 
 METHODS: dict[str, Entry] = {
@@ -63,13 +69,19 @@ METHODS: dict[str, Entry] = {
     "central": Entry(Central),
     "oracle": Entry(Oracle),
     "fedavg": Entry(FedAvg),
-    "fedavg-masked": Entry(FedAvg, {"unknown": "masked", "rows": "labelled"}),
+    "fedavg-masked": Entry(
+        FedAvg,
+        {"unknown": "masked", "rows": "labelled"},
+        dataclasses.replace(
+            FedAvg.card, summary="FedAvg on known labels; a row is taught by who marks it"
+        ),
+    ),
     "fedprox": Entry(FedProx),
     "finetune": Entry(FineTune),
     "fedadaptagg": Entry(FedAdaptAgg),
     "fedmix": Entry(FedMix),
     "fedst": Entry(FedST),
-    "fedrgd": Entry(FedST, {"labeled_share": 0.5}),
+    "fedrgd": Entry(FedST, {"labeled_share": 0.5}, FEDRGD),
     "fedia": Entry(FedIA),
 }
 

@@ -88,7 +88,9 @@ class Averaging(Method[Intro, Server, Down, Up, Memory]):
             labelled = torch.full((site.train.labels,), len(used), dtype=torch.int64)
         else:
             labelled = known[used].sum(0).cpu()
-        return Intro(len(used), labelled)
+        # With exclusive labels a marked image rules out labels the site never marks; those it does
+        # not teach.
+        return Intro(len(used), labelled * site.marks)
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin from the common weights."""

@@ -32,6 +32,7 @@ from functools import cache
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from consilia.declare import Federation
+from consilia.labels.usable import has_usable_labels
 from consilia.payload import Weights
 from consilia.training.learner import Learner
 from consilia.training.site import Site
@@ -75,7 +76,8 @@ class Start:
     """What a run starts from, besides the introductions.
 
     Attributes:
-        weights: The common first weights, by network name; further networks are built on demand.
+        weights: The common first weights of the main network.
+        second: Those of a second network; always drawn, also where the first are read from a file.
         groups: The names of the tensors in each parameter group.
         head_rows: For each output row of group `head`, the label it predicts; `None` is background.
         rounds: How many rounds the run has.
@@ -101,6 +103,10 @@ class Method(ABC, Generic[Intro, Server, Down, Up, Memory]):
     def unmet(self, federation: Federation) -> str | None:
         """Return why this method cannot serve a federation, in one sentence, or `None` if it can."""
         return None
+
+    def trains_at(self, federation: Federation, site: str) -> bool:
+        """Return whether a site's images will be trained on: by default where a target is usable."""
+        return has_usable_labels(federation, site)
 
     def learner(self, chosen: Learner) -> Learner:
         """Return what learns: by default what the run file chose."""

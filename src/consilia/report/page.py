@@ -83,7 +83,7 @@ def _headline(record: Record) -> dict[str, Any]:
         "rule": RULES[record.spec.evaluate.selection],
         "reported": words.spans(record.selected.rounds) if record.selected else "",
         "duration": words.duration(seconds),
-        "summary": record.entry.method.card.summary if record.entry else "",
+        "summary": record.entry.card.summary if record.entry else "",
     }
 
 

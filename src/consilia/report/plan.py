@@ -103,7 +103,7 @@ def citations(record: Record) -> list[str]:
     """Return BibTeX for the method, where it has a paper, and for Consilia."""
     version = record.environment.get("consilia", consilia.__version__)
     entry = record.entry
-    method = [entry.method.card.bibtex] if entry is not None and entry.method.card.bibtex else []
+    method = [entry.card.bibtex] if entry is not None and entry.card.bibtex else []
     return [*method, CONSILIA % version]
 
 

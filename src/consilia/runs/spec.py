@@ -32,7 +32,7 @@ class EvaluateSettings(Declared):
     every: Count = 5
     selection: Literal["last_round", "last_ten", "best_validation"] = "last_round"
     validation: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    per_case: bool = True
+    per_case: bool = False
     pictures: Annotated[int, Field(ge=0, le=50)] = 3
 
     @model_validator(mode="after")

@@ -33,6 +33,10 @@ _PACKAGES = (
 )
 
 
+#: The state of the round that a validation rule selected; the last checkpoint serves other rules.
+SELECTED = "selected"
+
+
 class RunFolder:
     """One run on disk. Files are written whole or not at all; lines are appended and flushed."""
 
@@ -152,20 +156,34 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @contextmanager
-    def new_checkpoint(self, round_: int) -> Iterator[Path]:
-        """Fill a folder, then make it the latest checkpoint in one step and drop older ones."""
-        part = self.checkpoints / f".round-{round_:06d}.part"
+    def new_folder(self, name: str) -> Iterator[Path]:
+        """Fill a folder under another name, then put it in place in one step."""
+        final = self.path / name
+        part = final.with_name(f".{final.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         yield part
         _sync(part)
-        final = self.checkpoints / f"round-{round_:06d}"
         shutil.rmtree(final, ignore_errors=True)
         part.rename(final)
-        _sync(self.checkpoints)
+        _sync(final.parent)
+
+    @contextmanager
+    def new_checkpoint(self, round_: int) -> Iterator[Path]:
+        """Fill a folder, then make it the latest checkpoint in one step and drop older ones."""
+        final = self.checkpoints / f"round-{round_:06d}"
+        with self.new_folder(f"{self.checkpoints.name}/{final.name}") as part:
+            yield part
         for old in self.checkpoints.iterdir():
             if old != final:
                 shutil.rmtree(old, ignore_errors=True)
+
+    def selected_state(self) -> tuple[int, Path] | None:
+        """Return the round and the state of the model that is reported: the selected or the last one."""
+        kept = self.path / SELECTED
+        if kept.is_dir():
+            return int(RunFolder(kept).read_json("progress.json")["round"]), kept
+        return self.latest_checkpoint()
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
         """Return the last whole checkpoint and its round."""

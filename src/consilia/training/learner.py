@@ -92,6 +92,14 @@ class PlainLearner(Learner):
                 f"{', '.join(UNETS if segments else CLASSIFIERS)}"
             )
             raise UsageError(msg)
+        halvings = len(UNETS[network].channels) - 1 if segments else 0
+        if min(federation.image.size) < 2**halvings:
+            height, width = federation.image.size
+            msg = (
+                f"network '{network}' halves images {halvings} times, so each side needs {2**halvings} "
+                f"pixels, but `image.size` is {height} x {width}; choose a larger size or a smaller network"
+            )
+            raise UsageError(msg)
         fitting = ("dice", "dice-foreground", "partial-ce") if segments else ("ce", "bce")
         if objective == "auto":
             objective = "dice" if segments else ("ce" if federation.exclusive else "bce")

@@ -10,6 +10,7 @@ from consilia.declare.federation import Declared
 from consilia.errors import UsageError
 
 Positive = Annotated[int, Field(ge=1)]
+Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -32,7 +33,7 @@ class Training(Declared):
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     weight_decay: Rate = 1e-4
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     momentum: Rate = 0.0
     keep_optimizer: bool = True
     schedule: Literal["constant", "poly"] = "constant"

@@ -117,6 +117,15 @@ class Site:
         return self.federation[self.name]
 
     @property
+    def marks(self) -> Tensor:
+        """Whether this site marks each label; a pool of sites marks all."""
+        names = self.federation.labels
+        if self.name not in self.federation.sites:
+            return torch.ones(len(names), dtype=torch.bool)
+        marked = self.federation.annotated_by(self.name)
+        return torch.tensor([name in marked for name in names])
+
+    @property
     def network(self) -> nn.Module:
         """The main network."""
         return self.bench.network()

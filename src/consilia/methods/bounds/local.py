@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, final
+from typing import Annotated, ClassVar, Literal, final
 
 from consilia.declare import Federation
 from consilia.errors import RunError
 from consilia.labels.usable import without_usable_labels
-from consilia.methods.contract import Card, Method, Panel, Start
+from consilia.methods.contract import Card, Method, Panel, Start, hyper
 from consilia.payload import Group, Weights
+from consilia.training.batch import Batch
 from consilia.training.local import train_locally
 from consilia.training.site import Site
 
@@ -52,7 +53,7 @@ class Borrow:
 
 @dataclass(frozen=True)
 class Kept:
-    """Leaves a site: nothing but its mean loss."""
+    """Leaves a site: how many images trained, and its mean loss; no weights."""
 
     images: int
     loss: float
@@ -82,6 +83,12 @@ class Local(Method[Intro, Server, Alone | Borrow, Kept | Lent, Memory]):
     A site without usable labels, and a test set that no site owns, are scored with the mean of the
     labelled sites' models' scores.
     """
+
+    unknown: Literal["negative", "masked"] = hyper(
+        "masked",
+        "what a label that a site does not mark means in its loss",
+        source="ours; as `central`",
+    )
 
     card: ClassVar = Card(
         title="Local training",
@@ -128,7 +135,7 @@ class Local(Method[Intro, Server, Alone | Borrow, Kept | Lent, Memory]):
         """Go on from the site's own weights."""
         assert isinstance(down, Alone)
         site.load(memory.own if memory else _start(down))
-        trained = train_locally(site)
+        trained = train_locally(site, lambda batch: site.task_loss(self._seen(batch)))
         own = site.weights()
         if down.lend:
             return Lent(own, trained.images, trained.loss), Memory(own)
@@ -145,6 +152,9 @@ class Local(Method[Intro, Server, Alone | Borrow, Kept | Lent, Memory]):
         if isinstance(down, Borrow):
             return Panel(down.models)
         return memory.own if memory else _start(down)
+
+    def _seen(self, batch: Batch) -> Batch:
+        return batch.unknown_as_negative() if self.unknown == "negative" else batch
 
 
 def _start(down: Alone) -> Weights:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, final
+from typing import Annotated, ClassVar, Literal, final
 
 from consilia.declare import Federation
 from consilia.methods.averaging import Averaging, Down, Intro, Server, Up
@@ -49,6 +49,14 @@ class TuningMemory:
 class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory]):
     """Average for most of the run; in its last rounds each site goes on alone and keeps its model."""
 
+    unknown: Literal["negative", "masked"] = hyper(
+        "negative", "what a label that a site does not mark means in its loss", source="as `fedavg`"
+    )
+    rows: Literal["all", "labelled"] = hyper(
+        "all",
+        "which sites teach a label's output row: all, or those that mark it",
+        source="as `fedavg`",
+    )
     tuning: int = hyper(5, "rounds at the end in which sites train alone", source="ours; not given")
 
     card: ClassVar = Card(
@@ -62,28 +70,30 @@ class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory
 
     def unmet(self, federation: Federation) -> str | None:
         """Refuse what FedAvg refuses."""
-        return AVERAGING.unmet(federation)
+        return self._averaging.unmet(federation)
 
     def introduce(self, site: Site) -> Intro:
         """Introduce a site as FedAvg does."""
-        return AVERAGING.introduce(site)
+        return self._averaging.introduce(site)
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> TuningServer:
         """Plan at least one round of averaging."""
-        return TuningServer(AVERAGING.start(start, intros), max(1, start.rounds - self.tuning))
+        return TuningServer(
+            self._averaging.start(start, intros), max(1, start.rounds - self.tuning)
+        )
 
     def admit(self, server: TuningServer, site: str, intro: Intro) -> TuningServer:
         """Note a site that joins late."""
-        return replace(server, averaging=AVERAGING.admit(server.averaging, site, intro))
+        return replace(server, averaging=self._averaging.admit(server.averaging, site, intro))
 
     def invite(self, server: TuningServer, present: tuple[str, ...]) -> tuple[str, ...]:
         """Train only where there is something to train on."""
-        return AVERAGING.invite(server.averaging, present)
+        return self._averaging.invite(server.averaging, present)
 
     def broadcast(self, server: TuningServer, site: str) -> Down | Tune:
         """Send the global weights, and by the message's type the phase."""
         if server.rounds_to_average:
-            return AVERAGING.broadcast(server.averaging, site)
+            return self._averaging.broadcast(server.averaging, site)
         return Tune(server.averaging.weights)
 
     def local_update(
@@ -91,10 +101,10 @@ class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory
     ) -> tuple[Up | Tuned, TuningMemory]:
         """Train for all, or for oneself."""
         if isinstance(down, Down):
-            up, _ = AVERAGING.local_update(down, None, site)
+            up, _ = self._averaging.local_update(down, None, site)
             return up, TuningMemory(None)
         site.load(self.model_for(down, memory, site))
-        trained = train_locally(site, AVERAGING.loss(down.weights, site))
+        trained = train_locally(site, self._averaging.loss(down.weights, site))
         return Tuned(trained.images, trained.loss), TuningMemory(site.weights())
 
     def aggregate(self, server: TuningServer, ups: Mapping[str, Up | Tuned]) -> TuningServer:
@@ -102,7 +112,7 @@ class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory
         shared = {site: up for site, up in ups.items() if isinstance(up, Up)}
         if not shared:
             return server
-        averaged = AVERAGING.aggregate(server.averaging, shared)
+        averaged = self._averaging.aggregate(server.averaging, shared)
         return TuningServer(averaged, server.rounds_to_average - 1)
 
     def model_for(self, down: Down | Tune, memory: TuningMemory | None, site: Site) -> Weights:
@@ -112,7 +122,8 @@ class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory
 
     def shares(self, server: TuningServer) -> Mapping[str, float]:
         """Return each site's part in the last average."""
-        return AVERAGING.shares(server.averaging) if server.rounds_to_average else {}
+        return self._averaging.shares(server.averaging) if server.rounds_to_average else {}
 
-
-AVERAGING = Averaging()
+    @property
+    def _averaging(self) -> Averaging:
+        return Averaging(self.unknown, self.rows)

@@ -134,6 +134,10 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
             return f"uses masks, boxes, image tags or nothing, but {listing(other)} marked single pixels"
         return None
 
+    def trains_at(self, federation: Federation, site: str) -> bool:
+        """Train everywhere."""
+        return True
+
     def introduce(self, site: Site) -> Intro:
         """Count the images."""
         return Intro(len(site.train))

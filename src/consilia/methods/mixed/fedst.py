@@ -89,6 +89,10 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
             return "needs at least one site with mask supervision; none has it"
         return None
 
+    def trains_at(self, federation: Federation, site: str) -> bool:
+        """Train everywhere."""
+        return True
+
     def introduce(self, site: Site) -> Intro:
         """Say whether there are masks."""
         return Intro(site.declaration.supervision is Supervision.MASK)
@@ -156,3 +160,20 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
         return confident_bce(
             site.learner.probabilities(site.network, second), guess, self.low, self.high
         )
+
+
+FEDRGD = Card(
+    title="Improving Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models",
+    authors="Z. Zhang, Y. Yang, Z. Yao, Y. Yan, J. E. Gonzalez, K. Ramchandran, M. W. Mahoney",
+    venue="IEEE Big Data",
+    year=2021,
+    bibtex="""@inproceedings{zhang2021improving,
+  title={Improving Semi-supervised Federated Learning by Reducing the Gradient Diversity of Models},
+  author={Zhang, Zhengming and Yang, Yaoqing and Yao, Zhewei and Yan, Yujun and Gonzalez, Joseph E and
+          Ramchandran, Kannan and Mahoney, Michael W},
+  booktitle={IEEE International Conference on Big Data},
+  pages={1214--1225},
+  year={2021}
+}""",
+    summary="self-training as FedST with equal parts for labeled and unlabeled sites",
+)
