@@ -55,7 +55,9 @@ def bare_loop(spec: RunSpec, data: dict[str, tuple[torch.Tensor, torch.Tensor]])
                 optimizer.load_state_dict(moments[name])
             network.train()
             generator = torch.Generator().manual_seed(number)
-            for index in torch.split(torch.randperm(len(image), generator=generator), training.batch):
+            for index in torch.split(
+                torch.randperm(len(image), generator=generator), training.batch
+            ):
                 x, y = image[index].float() / 255, target[index][:, None].float()
                 for axis in (-1, -2):
                     flip = (torch.rand(len(index), generator=generator) < 0.5)[:, None, None, None]
@@ -99,9 +101,18 @@ def main(repeats: int = 7) -> None:
         {"consilia": consilia, "bare": lambda: bare_loop(spec, data)}, "consilia", "bare", repeats
     )
     images = {name: len(image) for name, (image, _) in data.items()}
-    result = {"ratio": ratio, "low": low, "high": high, "rounds": ROUNDS, "images": images, "seconds": plain(timings)}
+    result = {
+        "ratio": ratio,
+        "low": low,
+        "high": high,
+        "rounds": ROUNDS,
+        "images": images,
+        "seconds": plain(timings),
+    }
     write("overhead", result)
-    print(f"in-process FedAvg / bare loop: {ratio:.3f} (lowest {low:.3f}, highest {high:.3f}, {repeats} pairs)")
+    print(
+        f"in-process FedAvg / bare loop: {ratio:.3f} (lowest {low:.3f}, highest {high:.3f}, {repeats} pairs)"
+    )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def compare(
     """
     from consilia.engines.inprocess import run_in_process
     from consilia.methods import make_method, refuse_unfit
-    from consilia.runs.compare import compare_runs
+    from consilia.runs.compare import compare_runs, variant_path
 
     specs = _specs(study, methods, _seeds(seeds), rounds, changes or [])
     chosen = _metric(metric, next(iter(specs.values())), baseline, {v for v, _ in specs})
@@ -56,7 +56,7 @@ def compare(
         refuse_unfit(spec.method.name, method, spec.federation)
     folders: dict[str, list[Path]] = {}
     for (variant, seed), spec in specs.items():
-        path = out / spec.study / f"{variant.replace(':', '+')}-{seed}"
+        path = variant_path(out, spec, variant)
         if not _is_there(path, spec):
             if only_collect:
                 err(f"no finished run of '{variant}' with seed {seed} in '{path}'; left out")

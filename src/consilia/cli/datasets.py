@@ -14,6 +14,10 @@ from consilia.errors import UsageError
 
 
 def datasets(
+    card: Annotated[
+        str | None,
+        typer.Option("--card", metavar="NAME", help="Print where a dataset comes from and goes."),
+    ] = None,
     preview: Annotated[
         str | None,
         typer.Option("--preview", metavar="NAME", help="Draw a contact sheet of this dataset."),
@@ -28,27 +32,44 @@ def datasets(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the datasets, or draw a contact sheet of one."""
+    """List the datasets, print the card of one, or draw a contact sheet of one."""
     from consilia.datasets.registry import DATASETS, find_dataset
 
-    if preview is None:
-        cards = [dataset.card for dataset in DATASETS.values()]
-        if as_json:
-            out_json([asdict(card) for card in cards])
-            return
-        rows = [[c.name, c.task, str(len(c.sites)), ", ".join(c.labels), c.title] for c in cards]
-        table("datasets", ["name", "task", "sites", "labels", "what it is"], rows)
+    if card is not None:
+        _print_card(asdict(find_dataset(card).card), as_json)
         return
+    if preview is not None:
+        _preview(preview, out or Path(f"{preview}.png"), seed, data, as_json)
+        return
+    cards = [dataset.card for dataset in DATASETS.values()]
+    if as_json:
+        out_json([asdict(one) for one in cards])
+        return
+    rows = [[c.name, c.task, str(len(c.sites)), str(len(c.labels)), c.title] for c in cards]
+    note = "`consilia datasets --card NAME` says where a dataset comes from and what goes on disk"
+    table("datasets", ["name", "task", "sites", "labels", "what it is"], rows, note)
+
+
+def _print_card(card: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        out_json(card)
+        return
+    for key, value in card.items():
+        text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        typer.echo(f"{key:9s} {text}")
+
+
+def _preview(name: str, path: Path, seed: int, data: Path | None, as_json: bool) -> None:
     from consilia.datasets.preview import contact_sheet
+    from consilia.datasets.registry import find_dataset
     from consilia.readers.site import data_root
 
-    dataset = find_dataset(preview)
-    path = out or Path(f"{preview}.png")
+    dataset = find_dataset(name)
     if path.suffix != ".png" or not path.parent.is_dir():
         msg = f"--out {path}: expected a .png file in a folder that exists"
         raise UsageError(msg)
     root = data_root(data)
-    cases = {s: dataset.load(s, root, dataset.shape, seed)[0] for s in dataset.card.sites}
+    cases = {site: dataset.load(site, root, dataset.shape, seed)[0] for site in dataset.card.sites}
     contact_sheet(cases, dataset.card.labels, path)
     if as_json:
         out_json({"preview": str(path)})

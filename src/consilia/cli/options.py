@@ -10,7 +10,10 @@ import typer
 from consilia.runs.spec import RunSpec, parse_changes, read_spec
 
 Study = Annotated[
-    str, typer.Argument(help="A built-in study, a run.toml, or a folder that holds one.")
+    str,
+    typer.Argument(
+        help="A built-in study, a run.toml, or a folder that holds one; STUDY@SETTING picks a setting."
+    ),
 ]
 MethodName = Annotated[
     str | None, typer.Option("--method", help="The method; `consilia methods` lists them.")
@@ -50,6 +53,6 @@ def data_of(study: str, given: Path | None) -> Path:
     """Return where a study's relative data paths begin."""
     from consilia.readers.site import data_root
 
-    path = Path(study)
+    path = Path(study.partition("@")[0])
     beside = path if path.is_dir() else path.parent if path.is_file() else None
     return data_root(given, beside)

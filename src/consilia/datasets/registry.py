@@ -17,7 +17,7 @@ from consilia.datasets.phantoms import PHANTOMS, load_common_test, load_phantom,
 from consilia.datasets.polyp import POLYP
 from consilia.datasets.radiography import RADIOGRAPHY
 from consilia.datasets.volumes import VOLUMES
-from consilia.declare import ImageShape
+from consilia.declare import Federation, ImageShape, SiteDeclaration, Supervision
 from consilia.errors import DeclarationError, UsageError, suggestion
 
 DATASET = "dataset:"
@@ -93,3 +93,26 @@ def parse_reference(reference: str) -> tuple[Dataset, str]:
     """Return the dataset and the site of 'dataset:NAME/SITE'."""
     name, _, site = reference.removeprefix(DATASET).partition("/")
     return find_dataset(name), site
+
+
+def federation_of(
+    dataset: Dataset, sites: tuple[str, ...] = (), shape: ImageShape | None = None
+) -> Federation:
+    """Return the federation of some or all sites of a dataset, each marking every label."""
+    card = dataset.card
+    segments = card.task == "segmentation"
+    return Federation(
+        name=card.name,
+        task="segmentation" if segments else "classification",
+        labels=card.labels,
+        exclusive=dataset.exclusive,
+        image=shape or dataset.shape,
+        site=tuple(
+            SiteDeclaration(
+                name=site,
+                data=f"{DATASET}{card.name}/{site}",
+                supervision=Supervision.MASK if segments else Supervision.IMAGE,
+            )
+            for site in sites or card.sites
+        ),
+    )

@@ -109,6 +109,7 @@ class FileDataset(Dataset):
             another. A site without test patients of its own is judged on the shared test set.
             Only then can all patients be divided at random, as sites "i-of-k".
         authors: Whether the authors' own weak labels stand for those that would be drawn.
+        tested_only: Further names that the index knows, whose images are only tested on.
     """
 
     card: DatasetCard
@@ -118,6 +119,7 @@ class FileDataset(Dataset):
     test: float = 0.2
     common: bool = False
     authors: bool = False
+    tested_only: tuple[str, ...] = ()
 
     def load(self, site: str, root: Path, shape: ImageShape, seed: int = 0) -> tuple[Cases, Cases]:
         """Return a site's training and test cases; see `Dataset.load`."""
@@ -182,7 +184,8 @@ class FileDataset(Dataset):
     def _tested(self, root: Path, seed: int) -> tuple[set[str], list[Exam]]:
         """Return the groups that are tested on, and the examinations of all sites."""
         place = Place(self.card, root)
-        everyone = [exam for site in self.card.sites for exam in self.index(place, site)]
+        sites = (*self.card.sites, *self.tested_only)
+        everyone = [exam for site in sites for exam in self.index(place, site)]
         return self._chosen(everyone, seed), everyone
 
     def _chosen(self, exams: Sequence[Exam], seed: int) -> set[str]:
@@ -229,7 +232,7 @@ class FileDataset(Dataset):
         image, truth = np.stack(images), np.stack(truths).astype(np.uint8, copy=False)
         image.flags.writeable = truth.flags.writeable = False
         volumes = tuple(volume) if exams[0].volume else None
-        return Cases(image, truth, _unique(case), tuple(group), volumes)
+        return Cases(image, truth, unique(case), tuple(group), volumes)
 
 
 def _parted(exams: Iterable[Exam], tested: set[str]) -> tuple[list[Exam], list[Exam]]:
@@ -247,7 +250,7 @@ def _parted(exams: Iterable[Exam], tested: set[str]) -> tuple[list[Exam], list[E
     return train, test
 
 
-def _unique(names: list[str]) -> tuple[str, ...]:
+def unique(names: list[str]) -> tuple[str, ...]:
     """Return names with a number behind each that occurs more than once."""
     often, seen = Counter(names), Counter[str]()
     fresh = []

@@ -25,6 +25,7 @@ from consilia.evaluate.statistics import (
     paired_auroc_test,
     paired_test,
 )
+from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
 
 
@@ -107,6 +108,11 @@ def compare_runs(
     return Comparison(
         first["study"], metric, first["selection"], baseline, first["rounds"], tuple(rows)
     )
+
+
+def variant_path(out: Path, spec: RunSpec, variant: str) -> Path:
+    """Return where the run of a method, as it was written with its settings, is kept."""
+    return out / spec.study / f"{variant.replace(':', '+')}-{spec.seed}"
 
 
 def refuse_baseline(baseline: str | None, methods: Iterable[str]) -> None:

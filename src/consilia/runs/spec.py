@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from consilia.declare.federation import Declared, Federation
 from consilia.declare.read import read_federation, read_toml, validate
 from consilia.errors import UsageError, listing, suggestion
+from consilia.runs.settings import apply_setting
 from consilia.training.settings import LearnerSettings, Training
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -138,10 +139,12 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
     """Return the run of a built-in study or of a run file, with some values changed.
 
     Args:
-        study: A study's name, or the path of a run file or of a folder that holds `run.toml`.
+        study: A study's name, or the path of a run file or of a folder that holds `run.toml`;
+            `@SETTING` behind it picks one of its settings.
         changes: New values by dotted key, e.g. `{"training.batch": 4}`.
     """
-    path = _locate(study)
+    name, _, setting = study.partition("@")
+    path = _locate(name)
     table = read_toml(path, UsageError)
     folder = path.resolve().parent
     where = f"{folder.name}/{path.name}"
@@ -150,6 +153,7 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
         declared = read_federation(path.parent / federation)
         table["federation"] = declared.model_dump(mode="json", exclude_none=True)
     table.setdefault("study", folder.name)
+    apply_setting(table, setting or None, where)
     _choose_method(table, dict(changes or {}), where)
     for key, value in (changes or {}).items():
         _change(table, key, value)

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -219,8 +219,15 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
-        "packages": {name: version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in _PACKAGES},
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _write(path: Path, text: str) -> None:
