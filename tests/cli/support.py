@@ -58,7 +58,7 @@ def run_table(task="segmentation", **changes):
         "rounds": 1,
         "learner": {"network": "unet-tiny" if task == "segmentation" else "cnn-small"},
         "training": {"batch": 4},
-        "evaluate": {"every": 1, "pictures": 1},
+        "evaluate": {"every": 1, "pictures": 1, "per_case": True},
         "engine": {"device": "cpu", "threads": 1},
     }
     return changed(table, changes)

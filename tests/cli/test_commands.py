@@ -208,6 +208,15 @@ def test_compare_runs_what_is_missing_and_nothing_twice(call, here, trained):
     assert trained == ["local-1"]
 
 
+def test_a_comparison_without_cases_says_what_is_missing(call):
+    more = ("--set", "evaluate.per_case=false", "--seeds", "0")
+    shown = " ".join(compare(call, *more).out.split())
+    assert "– to –" in shown
+    assert (
+        "no intervals and tests: they take numbers per case (`evaluate.per_case = true`)" in shown
+    )
+
+
 def test_compare_collects_without_running(call, here, trained):
     call("run", "shapes", "--json")
     trained.clear()

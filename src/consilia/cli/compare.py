@@ -144,10 +144,10 @@ def _print(found: Comparison) -> None:
     said = f"seeds {next(iter(seeds.values()))}"
     if len(set(seeds.values())) > 1:
         said = "; ".join(f"seeds of {method}: {own}" for method, own in seeds.items())
-    note = (
-        f"selection {found.selection}; {plural(found.rounds, 'round')}; {said}; intervals and tests "
-        "over test patients, seeds averaged"
-    )
+    tested = "intervals and tests over test patients, seeds averaged"
+    if all(row.interval is None for row in found.rows):
+        tested = "no intervals and tests: they take numbers per case (`evaluate.per_case = true`)"
+    note = f"selection {found.selection}; {plural(found.rounds, 'round')}; {said}; {tested}"
     spare = sites if len(sites) > 1 else ()
     table(f"{found.study}: {found.metric}", columns, rows, note, spare)
 
