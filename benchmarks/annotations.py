@@ -15,7 +15,7 @@ from PIL import Image
 from scipy import ndimage
 
 from consilia.datasets.contract import Cases
-from consilia.datasets.export import BACKGROUND, COLORS, OPACITY, montage, paint
+from consilia.datasets.paint import BACKGROUND, COLORS, OPACITY, montage, paint
 from consilia.datasets.registry import find_dataset
 from consilia.declare import SiteDeclaration, Supervision
 from consilia.errors import ConsiliaError
@@ -140,7 +140,8 @@ def write_page(found: dict[tuple[str, str, str], Measured], sites: tuple[str, ..
         "boxes. Means over images, and in brackets the 10th to 90th percentile.",
         "",
         "| form | who | FAZ marked, % of its area | background marked, % of the image "
-        "| FAZ marks in the mask, % | background marks outside it, % | depth of FAZ marks, px | background marks' distance, px |",
+        "| FAZ marks in the mask, % | background marks outside it, % "
+        "| depth of FAZ marks, px | background marks' distance, px |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for form in FORMS:
@@ -182,13 +183,13 @@ def write_page(found: dict[tuple[str, str, str], Measured], sites: tuple[str, ..
         "",
         "What differs:",
         "",
-        "- The authors' scribbles run along the upper edge of the FAZ (see the depth), ours along the",
-        "  middle of it: theirs say more about where the border is, ours are the safer marks.",
+        "- The authors' scribbles run near the edge of the FAZ, often on one side only (see the depth),",
+        "  ours along the middle of it: theirs say more about where the border is.",
         "- Areas agree within a few percent of the FAZ on average, but the authors' vary more from site",
         "  to site (blocks 34 to 60 % against our 40 %): each of their sites has a hand of its own.",
         "- The authors' background scribbles are rough squares of nearly the same length in every image,",
         "  ours are rings at a drawn distance from the FAZ.",
-        "- Their boxes become rectangles inside the FAZ, ours ellipses of the same area.",
+        "- Their boxes become rectangles inside the FAZ, ours ellipses of nearly the same area.",
         "- Their scribbles lie wholly in the mask at the stored 256 px; the 4 % outside it here are an",
         "  effect of halving the images. Ours are drawn at the size that is used, and clipped to the mask.",
         "",

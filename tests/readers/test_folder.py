@@ -398,7 +398,7 @@ def _many_pages(site) -> None:
     page.save(site.root / "images/a.tif", save_all=True, append_images=[page, page])
 
 
-TYPES = ".png, .jpg, .jpeg, .tif, .tiff, .bmp, .npy"
+TYPES = ".png, .jpg, .jpeg, .tif, .tiff, .bmp, .npy, .nii, .nii.gz, .dcm"
 DAMAGED = "cannot be read; it is damaged, cut short or of another type: export it again"
 MAP = "map its values to 0 to 2"
 SEG = [
@@ -591,7 +591,7 @@ SEG = [
         "mask as JPEG",
         lambda s: s.save("masks/a.jpg", np.zeros(SIZE, np.uint8)),
         "mask 'a.jpg' of site 'x' has the type '.jpg'; expected one of .png, .tif, .tiff, .bmp, "
-        ".npy: convert or remove it",
+        ".npy, .nii, .nii.gz, .dcm: convert or remove it",
     ),
     (
         "mask as JPEG in disguise",
@@ -978,11 +978,7 @@ def test_a_hash_that_leaves_nobody_to_train_on_asks_for_a_table(site, federation
     )
 
 
-def test_rotated_boxes_and_unknown_sites_are_refused(site, federation):
-    assert refused(site, federation(supervision="rotated-box")) == (
-        "site 'x' declares supervision 'rotated-box', but boxes.csv holds upright boxes; declare "
-        "supervision 'box'"
-    )
+def test_unknown_sites_and_too_many_labels_are_refused(site, federation):
     assert refused(site, federation(), "xx") == (
         "no site is named 'xx'; did you mean 'x'? (known: 'x')"
     )

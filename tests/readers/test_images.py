@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from consilia.errors import DataError
+from consilia.readers.files import LARGEST, printable
 from consilia.readers.images import (
-    LARGEST,
     fit_image,
     fit_mask,
-    printable,
     read_image,
     read_images,
     to_bytes,

@@ -17,6 +17,7 @@ from consilia.declare import Federation, Supervision
 from consilia.errors import DataError, UsageError, listing, suggestion
 
 if TYPE_CHECKING:
+    from consilia.readers.write import Format
     from consilia.weaken import Provenance, Recipe
 
 #: The largest record that is replayed, in bytes.
@@ -27,7 +28,7 @@ def weaken(
     source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SOURCE]",
+            metavar="SOURCE",
             help="dataset:NAME, dataset:NAME/SITE, or a federation.toml of sites with full labels.",
         ),
     ] = None,
@@ -58,6 +59,12 @@ def weaken(
         Path | None,
         typer.Option("--replay", help="Draw nothing: render a provenance.json again."),
     ] = None,
+    format: Annotated[  # noqa: A002 - the word that people use
+        str | None,
+        typer.Option(
+            "--format", help="How annotations are written; default png for pixels, csv for others."
+        ),
+    ] = None,
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,16 +72,17 @@ def weaken(
     from consilia.runs.store import refuse_full
 
     refuse_full(out)
+    kind = None if format is None else _format(format)
     asked = {"form": form, "labels": labels, "completeness": completeness, "style": style}
     if replay is not None:
         given = {**asked, "preset": preset, "--size": size, "site": site, "source": source}
         _refuse_with_replay([name.strip("-") for name, value in given.items() if value is not None])
-        job = _recorded(replay, data)
+        job = _recorded(replay, data, kind)
     elif source is None:
         msg = "nothing to weaken; name a dataset ('dataset:NAME/SITE') or a federation.toml"
         raise UsageError(msg)
     else:
-        job = _asked(source, site, asked, preset, seed, size, data)
+        job = _asked(source, site, asked, preset, seed, size, data, kind)
     shown = _write_whole(job, out)
     if as_json:
         out_json({"out": str(out), "sites": shown})
@@ -96,6 +104,7 @@ class Job:
     seed: int
     recipes: dict[str, Recipe]
     records: dict[str, Provenance]
+    format: Format | None
 
 
 # ----------------------------------------------------------------------------------- what was asked
@@ -109,6 +118,7 @@ def _asked(
     seed: int,
     size: int | None,
     data: Path | None,
+    format: Format | None,  # noqa: A002 - the word that people use
 ) -> Job:
     from consilia.weaken import PRESETS, recipe_for
 
@@ -142,7 +152,7 @@ def _asked(
             )
     kept = tuple(declared for declared in federation.site if declared.name in wanted)
     federation = federation.model_copy(update={"site": kept})
-    return Job(source, federation, root, seed, chosen, {})
+    return Job(source, federation, root, seed, chosen, {}, format)
 
 
 def _sources(source: str, data: Path | None, recipes: int) -> tuple[Federation, Path, str | None]:
@@ -231,7 +241,7 @@ def _refuse_with_replay(given: list[str]) -> None:
         raise UsageError(msg)
 
 
-def _recorded(path: Path, data: Path | None) -> Job:
+def _recorded(path: Path, data: Path | None, format: Format | None) -> Job:  # noqa: A002
     """Return the job of a record, or refuse a file that is none."""
     from consilia.readers.site import data_root
     from consilia.weaken import Provenance
@@ -249,10 +259,26 @@ def _recorded(path: Path, data: Path | None) -> Job:
         raise UsageError(msg) from None
     beside = Path(source)
     root = data_root(data, beside if beside.is_dir() else beside.parent)
-    return Job(source, federation, root, seed, {}, records)
+    return Job(source, federation, root, seed, {}, records, format)
 
 
 # ------------------------------------------------------------------------------------------ writing
+
+
+def _format(name: str) -> Format:
+    """Return a format by name."""
+    from consilia.readers.write import FORMS
+
+    for known in FORMS:
+        if known == name:
+            return known
+    msg = f"no format named '{name}'{suggestion(name, FORMS)} (known: {', '.join(FORMS)})"
+    raise UsageError(msg)
+
+
+def _usual(form: Supervision) -> Format:
+    """Return the plain format of a form: masks as pictures, boxes and tags as tables."""
+    return "csv" if form.constrains else "png"
 
 
 def _write_whole(job: Job, out: Path) -> dict[str, dict[str, Any]]:
@@ -279,8 +305,9 @@ def _write(job: Job, out: Path) -> dict[str, dict[str, Any]]:
     import tomli_w
 
     import consilia
-    from consilia.datasets.export import contact_sheet, write_site
+    from consilia.datasets.paint import contact_sheet
     from consilia.readers.site import load_site
+    from consilia.readers.write import write_folder
     from consilia.weaken import replay as render
     from consilia.weaken import weaken_by
 
@@ -302,11 +329,17 @@ def _write(job: Job, out: Path) -> dict[str, dict[str, Any]]:
                 site=site.name,
                 seed=job.seed,
             )
-        written: dict[str, Any] = {"data": site.name}
-        if site.supervision is Supervision.ROTATED_BOX:
-            written["supervision"] = "block"  # the folder layout has no place for turned boxes
-        write_site(out / site.name, loaded.train, view, loaded.test, site, job.federation.labels)
-        declared.append(site.model_dump(mode="json", exclude_none=True) | written)
+        write_folder(
+            out / site.name,
+            loaded.train,
+            view,
+            site,
+            job.federation.labels,
+            format=job.format or _usual(site.supervision),
+            test=loaded.test,
+            provenance=record,
+        )
+        declared.append(site.model_dump(mode="json", exclude_none=True) | {"data": site.name})
         records[site.name] = record.to_plain()
         sheets[site.name] = (loaded.train, view)
         known = view.known_labels if view.known_pixels is None else view.known_pixels

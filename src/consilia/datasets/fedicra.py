@@ -50,8 +50,9 @@ def _exam(path: Path, place: Place, split: str) -> Exam:
         pixels = _array(path, place, "image")
         if pixels.ndim == 3 and pixels.shape[0] in {1, 3}:
             pixels = pixels.transpose(1, 2, 0).squeeze()
-        if pixels.dtype.kind == "f" and pixels.min() >= 0 and pixels.max() <= 1:
-            pixels = np.rint(pixels * 255).astype(np.uint8)  # all images on one scale
+        if pixels.dtype.kind == "f" and pixels.min() >= 0 and pixels.max() <= 255:
+            scale = 255 if pixels.max() <= 1 else 1  # all images of a site on one scale
+            pixels = np.rint(pixels * scale).astype(np.uint8)
         mask = _array(path, place, "mask").astype(np.uint8)
         if mask.shape != pixels.shape[:2] or mask.max() > labels:
             msg = f"the mask of {place.what(path)} does not fit its image, or has values beyond {labels}"

@@ -33,11 +33,15 @@ def natural(name: str) -> list[tuple[str, int]]:
 def pictures(folder: Path, types: Iterable[str] = IMAGE_TYPES) -> dict[str, Path]:
     """Return the pictures of a folder by their stems, in natural order; other files are left."""
     kinds = tuple(types)
-    found = [
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in kinds and not path.name.startswith(".") and path.is_file()
-    ]
+    try:
+        found = [
+            path
+            for path in folder.iterdir()
+            if path.suffix.lower() in kinds and not path.name.startswith(".") and path.is_file()
+        ]
+    except OSError:
+        msg = f"'{folder}' cannot be read as a folder; check what it is and its permissions"
+        raise DataError(msg) from None
     return {path.stem: path for path in sorted(found, key=lambda path: natural(path.name))}
 
 
@@ -125,7 +129,7 @@ def paired(
 
 
 def read_nifti(path: Path, place: Place) -> np.ndarray:
-    """Return a NIfTI volume as (slices, rows, columns): axial, the nose up, the patient's right left."""
+    """Return a NIfTI volume in axial planes: rows to the back, columns to the patient's left."""
     nibabel: Any = importlib.import_module("nibabel")
     try:
         image = nibabel.load(path)
@@ -136,7 +140,7 @@ def read_nifti(path: Path, place: Place) -> np.ndarray:
     except Exception:  # a damaged file can raise anything at all in a decoder
         msg = f"{place.what(path)} cannot be read as NIfTI; it is damaged or of another type"
         raise DataError(msg) from None
-    return values.reshape(values.shape[:3]).transpose(2, 1, 0)[:, ::-1]
+    return values.reshape(values.shape[:3]).transpose(2, 1, 0)[:, ::-1, ::-1]
 
 
 META_TYPES = {

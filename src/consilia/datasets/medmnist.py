@@ -77,6 +77,10 @@ def index(kind: str, place: Place, site: str) -> list[Exam]:
             raise DataError(msg)
         truth = labels.astype(np.uint8)
         if truth.ndim == 1 or truth.shape[1] == 1:
+            if truth.max(initial=0) >= len(place.card.labels):
+                count = len(place.card.labels)
+                msg = f"{place.what(path)} has the class {truth.max()}; expected {count} from 0"
+                raise DataError(msg)
             truth = np.eye(len(place.card.labels), dtype=np.uint8)[truth.reshape(-1)]
         for at in range(len(images)):
             name = f"{part}-{at:06d}"

@@ -124,6 +124,12 @@ class FileDataset(Dataset):
     def load(self, site: str, root: Path, shape: ImageShape, seed: int = 0) -> tuple[Cases, Cases]:
         """Return a site's training and test cases; see `Dataset.load`."""
         train, test = self.exams(site, root, seed)
+        if train and not test:
+            msg = (
+                f"site '{site}' of dataset '{self.card.name}' has a single patient, who cannot be both "
+                "trained and tested on; use a site with more of them"
+            )
+            raise DataError(msg)
         return self._read(train, site, shape), self._read(test, site, shape)
 
     def common_test(self, root: Path, shape: ImageShape, seed: int = 0) -> Cases | None:
@@ -232,7 +238,7 @@ class FileDataset(Dataset):
         image, truth = np.stack(images), np.stack(truths).astype(np.uint8, copy=False)
         image.flags.writeable = truth.flags.writeable = False
         volumes = tuple(volume) if exams[0].volume else None
-        return Cases(image, truth, unique(case), tuple(group), volumes)
+        return Cases(image, truth, _unique(case), tuple(group), volumes)
 
 
 def _parted(exams: Iterable[Exam], tested: set[str]) -> tuple[list[Exam], list[Exam]]:
@@ -250,7 +256,7 @@ def _parted(exams: Iterable[Exam], tested: set[str]) -> tuple[list[Exam], list[E
     return train, test
 
 
-def unique(names: list[str]) -> tuple[str, ...]:
+def _unique(names: list[str]) -> tuple[str, ...]:
     """Return names with a number behind each that occurs more than once."""
     often, seen = Counter(names), Counter[str]()
     fresh = []

@@ -44,7 +44,9 @@ def check_path(
 
 def _inspect(federation: Federation, name: str, root: Path) -> Inspection:
     reference = federation[name].data
-    if reference.startswith(DATASET):  # drawn or public: complete by construction, so it is only read
+    if reference.startswith(
+        DATASET
+    ):  # drawn or public: complete by construction, so it is only read
         loaded = load_site(federation, name, root)
         splits = {"train": len(loaded.train), "test": len(loaded.test)}
         patients = len({*loaded.train.group, *loaded.test.group})

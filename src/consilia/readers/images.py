@@ -13,16 +13,17 @@ from __future__ import annotations
 import io
 import math
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageFile
 
 from consilia.errors import DataError, listing
+from consilia.readers.files import Size, check_bytes, guarded, list_files, refuse
 
 IMAGE_TYPES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".npy")
 #: JPEG changes the values of pixels, so it cannot hold a mask.
@@ -33,107 +34,12 @@ MASK_FORMATS = ("PNG", "TIFF", "BMP")
 MODES = {"1", "L", "P", "LA", "RGB", "RGBA", "I", "F", "I;16", "I;16L", "I;16B", "I;16N"}
 #: The longest side of an image that is read, in pixels.
 LONGEST = 16384
-#: The largest file that is read, in bytes.
-LARGEST = 1 << 30
 #: The percentiles that become 0 and 255 where an image has more than 8 bits.
 RANGE = (0.5, 99.5)
 #: A factor this large means that an image's values differ by rounding only.
 HUGE = 1e30
-#: Files that operating systems leave in folders.
-LITTER = {"thumbs.db", "desktop.ini"}
-OUTSIDE = "leads outside its folder by a link; copy the file itself into the folder"
 
 Pixels = np.ndarray  # (h, w) or (h, w, c), numbers of any kind
-Size = tuple[int, int]
-Severity = Literal["error", "warning"]
-#: Where problems go: reading stops at the first error, an inspection collects them all.
-Report = Callable[[Severity, str], None]
-
-
-def refuse(severity: Severity, sentence: str) -> None:
-    """Raise an error; pass over a warning."""
-    if severity == "error":
-        raise DataError(sentence)
-
-
-# ---------------------------------------------------------------------------------------- folders
-
-
-def list_files(
-    folder: Path, root: Path, kind: str, who: str, types: tuple[str, ...], report: Report
-) -> dict[str, Path]:
-    """Return the files of a folder by their stems, sorted.
-
-    Args:
-        folder: Holds nothing but files of one kind; hidden files are passed over.
-        root: What links must not lead out of.
-        kind: "image" or "mask", for sentences.
-        who: Whose folder it is, for sentences.
-        types: The suffixes that can be read.
-        report: Hears of every file that cannot be used.
-    """
-    what = f"folder '{folder.name}' of {who}"
-    stay_inside(folder, root, what)
-    try:
-        with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        msg = f"{what} may not be read by this user; change its permissions"
-        raise DataError(msg) from None
-    files: dict[str, Path] = {}
-    for entry in found:
-        if entry.name.startswith(".") or entry.name.lower() in LITTER:
-            continue
-        stem, _, suffix = entry.name.rpartition(".")
-        fault = _fault(entry, f".{suffix}" if stem else "", root, types)
-        if fault:
-            report("error", f"{kind} '{printable(entry.name)}' of {who} {fault}")
-        elif stem in files:
-            report(
-                "error",
-                f"{kind}s '{files[stem].name}' and '{entry.name}' of {who} have the same name but "
-                "for their type; remove or rename one",
-            )
-        else:
-            files[stem] = folder / entry.name
-    return dict(sorted(files.items()))
-
-
-def _fault(entry: os.DirEntry[str], suffix: str, root: Path, types: tuple[str, ...]) -> str | None:
-    """Return what is wrong with a file by its name and place; `None` when nothing is."""
-    if not entry.name.isprintable():
-        return "has a name with characters that cannot be printed; rename it"
-    if entry.is_symlink() and not is_inside(Path(entry.path), root):
-        return OUTSIDE
-    if suffix.lower() not in types:
-        found = f"the type '{suffix}'" if suffix else "no file type"
-        return f"has {found}; expected one of {', '.join(types)}: convert or remove it"
-    if not entry.is_file():
-        return "is not a file; expected one file for each image: remove it"
-    return None
-
-
-def is_inside(path: Path, root: Path) -> bool:
-    """Return whether a path stays in a folder, wherever links on its way lead."""
-    try:
-        return path.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # links that lead in a circle
-        return False
-
-
-def stay_inside(path: Path, root: Path, what: str) -> None:
-    """Refuse a path that leads out of a folder through a link."""
-    if not is_inside(path, root):
-        msg = f"{what} {OUTSIDE}"
-        raise DataError(msg)
-
-
-def printable(text: str) -> str:
-    """Return text for use in a sentence: on one line, and not endless."""
-    if len(text) <= 80 and text.isprintable():
-        return text
-    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return plain if len(plain) <= 80 else f"{plain[:77]}..."
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -145,7 +51,11 @@ def read_image(path: Path, what: str) -> Pixels:
     Raises:
         DataError: The file cannot be used; `what` names it in the sentence.
     """
-    pixels = _decode(path, what, indexed=False)
+    return check_finite(_decode(path, what, indexed=False), what)
+
+
+def check_finite(pixels: Pixels, what: str) -> Pixels:
+    """Return the pixels, or refuse those that are no numbers."""
     if pixels.dtype.kind == "f":
         missing = pixels.size - int(np.count_nonzero(np.isfinite(pixels)))
         if missing:
@@ -157,6 +67,15 @@ def read_image(path: Path, what: str) -> Pixels:
     return pixels
 
 
+def read_size(path: Path, what: str) -> Size:
+    """Return the height and width of an image; of most files nothing but the header is read."""
+    if path.suffix.lower() == ".npy":
+        pixels = _decode(path, what, indexed=False)
+        return pixels.shape[0], pixels.shape[1]
+    with guarded(what), STRICTLY, Image.open(path, formats=FORMATS) as image:
+        return image.height, image.width
+
+
 def read_index_map(path: Path, what: str) -> np.ndarray:
     """Return a mask's values as they are stored: one whole number from 0 for each pixel."""
     values = _decode(path, what, indexed=True)
@@ -166,6 +85,11 @@ def read_index_map(path: Path, what: str) -> np.ndarray:
             "1 for the first label; save it as a grey or indexed image"
         )
         raise DataError(msg)
+    return index_values(values, what)
+
+
+def index_values(values: np.ndarray, what: str) -> np.ndarray:
+    """Return a mask's values as whole numbers from 0, or refuse those that are none."""
     if values.dtype.kind == "b":
         return values.astype(np.uint8)
     if values.dtype.kind == "f":
@@ -183,45 +107,52 @@ def read_index_map(path: Path, what: str) -> np.ndarray:
 
 def _decode(path: Path, what: str, *, indexed: bool) -> Pixels:
     """Return what a file holds; whatever goes wrong inside a decoder becomes one sentence."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            _check_bytes(size, what)
-            return DECODERS[path.suffix.lower()](file.read(size), what, indexed)
-    except DataError:
-        raise
-    except Image.DecompressionBombError:
-        msg = f"{what} claims to have a huge number of pixels; make it smaller or crop it"
-        raise DataError(msg) from None
-    except PermissionError:
-        msg = f"{what} may not be read by this user; change its permissions"
-        raise DataError(msg) from None
-    except Exception:  # a damaged file can raise anything at all in a decoder
-        msg = f"{what} cannot be read; it is damaged, cut short or of another type: export it again"
-        raise DataError(msg) from None
+    with guarded(what):
+        try:
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                check_bytes(size, what)
+                return DECODERS[path.suffix.lower()](file.read(size), what, indexed)
+        except Image.DecompressionBombError:
+            msg = f"{what} claims to have a huge number of pixels; make it smaller or crop it"
+            raise DataError(msg) from None
 
 
-def _check_bytes(size: int, what: str) -> None:
-    if not size:
-        msg = f"{what} is an empty file (0 bytes); copy or export it again"
-        raise DataError(msg)
-    if size > LARGEST:
-        msg = f"{what} has {size} bytes; expected at most {LARGEST}: make it smaller"
-        raise DataError(msg)
+class _Strictness:
+    """Pillow is strict and silent while anyone is inside, whatever others have asked of it.
+
+    Its switches are global, so the first of several threads turns them and the last turns them back.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._lenient = ImageFile.LOAD_TRUNCATED_IMAGES
+                ImageFile.LOAD_TRUNCATED_IMAGES = False
+                self._silence = warnings.catch_warnings(action="ignore")
+                self._silence.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                ImageFile.LOAD_TRUNCATED_IMAGES = self._lenient
+                self._silence.__exit__(None, None, None)
+
+
+#: Enter it around many images to save the cost of entering it for each.
+STRICTLY = _Strictness()
 
 
 def _decode_picture(data: bytes, what: str, indexed: bool) -> Pixels:
-    """Return the pixels of a file that Pillow reads, strictly, whatever others have asked of it."""
-    lenient, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
+    """Return the pixels of a file that Pillow reads."""
     formats = MASK_FORMATS if indexed else FORMATS
-    try:
-        with (
-            warnings.catch_warnings(action="ignore"),  # odd metadata does not make pixels wrong
-            Image.open(io.BytesIO(data), formats=formats) as image,
-        ):
-            return _pixels_of(image, what, indexed)
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = lenient
+    with STRICTLY, Image.open(io.BytesIO(data), formats=formats) as image:
+        return _pixels_of(image, what, indexed)
 
 
 def _pixels_of(image: ImageFile.ImageFile, what: str, indexed: bool) -> Pixels:
@@ -295,7 +226,7 @@ def _check_size(size: Size, what: str) -> None:
 
 
 def to_bytes(pixels: Pixels) -> UInt8[np.ndarray, "h w ..."]:
-    """Return an image in 8 bits: kept where it has them, else by its percentile range."""
+    """Return an image, or a volume, in 8 bits: kept where it has them, else by its percentile range."""
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype == np.bool_:

@@ -16,20 +16,14 @@ from jaxtyping import Bool, UInt8
 
 from consilia.declare import Federation
 from consilia.errors import DataError, listing
-from consilia.readers.folder import (
-    SPLITS,
-    UNSEEN,
-    Copies,
-    Entry,
-    Folder,
-    check_boxes,
-    few,
-    in_split,
-    note_copy,
-    read_mask,
-    survey,
-)
-from consilia.readers.images import Pixels, Report, Severity, Size, check_channels, read_image
+from consilia.readers.boxes import check_boxes
+from consilia.readers.entries import SPLITS, UNSEEN, Entry, Folder, in_split
+from consilia.readers.files import Report, Severity, Size, few
+from consilia.readers.folder import Copies, note_copy
+from consilia.readers.images import Pixels, check_channels
+from consilia.readers.load import Loader
+from consilia.readers.masks import check_stated, read_mask
+from consilia.readers.survey import survey
 
 
 @dataclass(frozen=True)
@@ -106,15 +100,19 @@ def inspect_folder(path: Path, federation: Federation, site: str | None) -> Insp
         site: Whose folder it is; `None` for a common test set.
     """
     problems: list[Problem] = []
+    told: set[Problem] = set()
 
     def report(severity: Severity, sentence: str) -> None:
-        problems.append(Problem(severity, sentence))
+        problem = Problem(severity, sentence)
+        if problem not in told:  # a damaged volume is told once, not for each of its slices
+            told.add(problem)
+            problems.append(problem)
 
     folder = Folder(path, federation, site)
-    tally = _Tally(folder)
+    tally = _Tally(folder, Loader(folder))
     entries: tuple[Entry, ...] = ()
     try:
-        entries = survey(folder, report)
+        entries = survey(tally.loader, report)
     except DataError as problem:
         report("error", str(problem))
     for split in SPLITS:  # in the order in which they are read
@@ -160,6 +158,7 @@ class _Tally:
     """What was found so far, over all files of a folder."""
 
     folder: Folder
+    loader: Loader
     copies: Copies = field(default_factory=dict)
     constant: list[str] = field(default_factory=list)
     deep: list[str] = field(default_factory=list)
@@ -193,7 +192,7 @@ class _Tally:
         if entry.split == "train":
             own = np.isin(np.arange(len(labels)), self.folder.annotated)
             for at in np.flatnonzero(present & ~own):
-                self.foreign.setdefault(labels[at], []).append(entry.image.name)
+                self.foreign.setdefault(labels[at], []).append(entry.shown)
             present = present & own
             self.trained += present
             self.trained_on += 1
@@ -205,17 +204,21 @@ def _look_at(entry: Entry, tally: _Tally, report: Report) -> None:
     """Read all files of one image, and note what they hold and what is wrong with them."""
     folder, source = tally.folder, tally.folder.source(entry.split)
     shape = _look_at_image(entry, tally, report)
-    if source in {"mask", "marks"} and entry.mask is not None:
+    if source in {"mask", "marks"} and (entry.mask is not None or entry.drawn):
         try:
-            _count_mask(entry, tally, read_mask(folder, entry, shape))
+            _count_mask(entry, tally, read_mask(tally.loader, entry, shape))
         except DataError as problem:
             report("error", str(problem))
     if source == "tags" and entry.tags is not None:
         tally.found(entry, np.array(entry.tags) == 1)
     if source == "boxes":
         if shape is not None:
+            try:
+                check_stated(entry, shape)
+            except DataError as problem:
+                report("error", str(problem))
             check_boxes(folder, entry, shape, report)
-        drawn = {box.label - 1 for box in entry.boxes}
+        drawn = {mark.label - 1 for mark in entry.marks}
         tally.found(entry, np.isin(np.arange(len(folder.federation.labels)), list(drawn)))
 
 
@@ -223,7 +226,7 @@ def _look_at_image(entry: Entry, tally: _Tally, report: Report) -> Size | None:
     """Return the height and width of an image, or `None` where it cannot be read."""
     folder, what = tally.folder, tally.folder.name(entry.image)
     try:
-        pixels = read_image(entry.image, what)
+        pixels = tally.loader.image(entry)
     except DataError as problem:
         report("error", str(problem))
         return None
@@ -231,7 +234,7 @@ def _look_at_image(entry: Entry, tally: _Tally, report: Report) -> Size | None:
         check_channels(pixels, folder.federation.image.channels, what)
     except DataError as problem:
         report("error", str(problem))
-    note_copy(folder, entry, pixels, tally.copies, report)
+    note_copy(tally.loader, entry, pixels, tally.copies, report)
     _note_range(entry, tally, pixels)
     return pixels.shape[0], pixels.shape[1]
 
@@ -239,9 +242,9 @@ def _look_at_image(entry: Entry, tally: _Tally, report: Report) -> Size | None:
 def _note_range(entry: Entry, tally: _Tally, pixels: Pixels) -> None:
     low, high = pixels.min(), pixels.max()
     if low == high:
-        tally.constant.append(entry.image.name)
+        tally.constant.append(entry.shown)
     if pixels.dtype.kind != "b" and pixels.dtype != np.uint8:
-        tally.deep.append(entry.image.name)
+        tally.deep.append(entry.shown)
         tally.lowest = min(tally.lowest, float(low))
         tally.highest = max(tally.highest, float(high))
 
@@ -254,7 +257,11 @@ def _count_mask(entry: Entry, tally: _Tally, mask: UInt8[np.ndarray, "h w"]) -> 
     tally.looked_at += int(counts[:UNSEEN].sum())
     tally.masks += 1
     if not own.any():
-        tally.empty.append(entry.mask.name if entry.mask else entry.name)
+        tally.empty.append(_mask_name(entry))
+
+
+def _mask_name(entry: Entry) -> str:
+    return entry.shown if entry.mask is None or entry.volume is not None else entry.mask.name
 
 
 def _warn(tally: _Tally, entries: tuple[Entry, ...], report: Report) -> None:
@@ -289,10 +296,12 @@ def _label_warnings(tally: _Tally, entries: tuple[Entry, ...]) -> Iterator[str]:
             f"used: {few(names)}"
         )
     train = in_split(entries, "train")
-    without = [entry.image.name for entry in train if not entry.boxes]
+    without = [entry.shown for entry in train if not entry.marks]
     if folder.source("train") == "boxes" and without:
+        source = train[0].drawn or "boxes.csv"
+        row = f"row in {source}" if source.endswith(".csv") else f"box in {source}"
         yield (
-            f"{who} has training images without a row in boxes.csv, which means that they show none "
+            f"{who} has training images without a {row}, which means that they show none "
             f"of its labels ({len(without)} of {len(train)}): {few(without)}"
         )
     never = [labels[at] for at in folder.annotated if not tally.trained[at]]

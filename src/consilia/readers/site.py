@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from consilia.datasets.contract import Cases, SiteData
+from consilia.datasets.contract import Cases, Dataset, SiteData
 from consilia.datasets.match import match_cases, match_view, places
 from consilia.datasets.registry import DATASET, parse_reference
 from consilia.declare import Federation
@@ -56,6 +56,7 @@ def load_site(
         data = read_folder(root / declaration.data, federation, name)
         return _held_out(data, validation, seed)
     dataset, site = parse_reference(declaration.data)
+    _check_task(dataset, federation, f"site '{name}'")
     own, image = dataset.card.labels, federation.image
     at = places(own, federation.labels, f"dataset '{dataset.card.name}'")
     unmarked = [label for label, place in zip(federation.labels, at, strict=True) if place is None]
@@ -90,6 +91,7 @@ def load_common(federation: Federation, root: Path, *, seed: int = 0) -> Cases |
     if not federation.test.startswith(DATASET):
         return read_folder(root / federation.test, federation, None).test
     dataset, _ = parse_reference(federation.test)
+    _check_task(dataset, federation, "the common test set")
     at = places(dataset.card.labels, federation.labels, f"dataset '{dataset.card.name}'")
     cases = dataset.common_test(root, federation.image, seed)
     return None if cases is None else match_cases(cases, at)
@@ -108,6 +110,23 @@ def pool(sites: Mapping[str, SiteData]) -> SiteData:
         tuple(volume for part in volumes for volume in part),
     )
     return SiteData(united, unite([data.view for data in ordered]), None, united.take(np.arange(0)))
+
+
+def _check_task(dataset: Dataset, federation: Federation, who: str) -> None:
+    """Refuse a dataset that was made for something else than the federation asks."""
+    card, task = dataset.card, federation.task
+    if card.task != task:
+        msg = (
+            f"{who} refers to dataset '{card.name}', which is for {card.task}, but the federation's "
+            f"task is {task}; choose another dataset or change `task`"
+        )
+        raise DeclarationError(msg)
+    if task == "classification" and federation.exclusive and not dataset.exclusive:
+        msg = (
+            f"{who} refers to dataset '{card.name}', whose labels may occur together, but the "
+            "federation's labels are exclusive; set `exclusive = false`"
+        )
+        raise DeclarationError(msg)
 
 
 def _held_out(data: SiteData, validation: float, seed: int) -> SiteData:

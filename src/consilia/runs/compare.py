@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from consilia.declare import COMMON
 from consilia.errors import UsageError, listing, suggestion
 from consilia.evaluate.metrics import metric_of
 from consilia.evaluate.statistics import (
@@ -186,7 +187,8 @@ def _pooled(runs: _Runs, metric: str) -> _Cases | None:
     if not set(wanted) <= set(columns):
         return None
     groups, values = [], []
-    for site in tables[0]:
+    # A test set that all sites share is what the study is judged on, as in `metrics.json`.
+    for site in [COMMON] if COMMON in tables[0] else list(tables[0]):
         groups += [f"{site}/{group}" for group in tables[0][site]["group"]]
         seeds = [[_numbers(table[site]["values"][c]) for c in wanted] for table in tables]
         values.append(np.mean(seeds, axis=0).T)  # (n, columns)

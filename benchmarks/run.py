@@ -1,0 +1,15 @@
+"""`make bench`: every benchmark that needs no GPU."""
+
+from __future__ import annotations
+
+from benchmarks import overhead, scale
+
+
+def main() -> None:
+    """Run them one after another; each prints its ratios and writes benchmarks/results/NAME.json."""
+    overhead.main()
+    scale.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""The words that all readers share: a folder, what is declared about it, and its images one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_args
+
+from consilia.declare import Federation, Supervision
+from consilia.errors import DataError, listing, suggestion
+from consilia.readers.files import Size, printable
+from consilia.readers.shapes import Mark
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+#: What an image is judged or trained by.
+Source = Literal["mask", "marks", "boxes", "tags", "nothing"]
+SOURCES: dict[Supervision, Source] = {
+    Supervision.BOX: "boxes",
+    Supervision.ROTATED_BOX: "boxes",
+    Supervision.IMAGE: "tags",
+}
+#: Which slices of a volume without any annotation are trained on; "auto": none where there are masks.
+EmptySlices = Literal["auto", "keep", "drop"]
+
+#: The value of pixels that an annotator did not look at.
+UNSEEN = 255
+#: What marks that show none of the labels are labelled with, where pixels are marked one by one.
+BACKGROUND = "background"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder and what is declared about it; without a site it is a test set that all share."""
+
+    root: Path
+    federation: Federation
+    site: str | None
+    empty_slices: EmptySlices = "auto"
+
+    @property
+    def who(self) -> str:
+        """Whose folder it is, for sentences."""
+        return f"site '{self.site}'" if self.site else "the common test set"
+
+    @property
+    def segments(self) -> bool:
+        """Whether masks are predicted."""
+        return self.federation.task == "segmentation"
+
+    @cached_property
+    def form(self) -> Supervision:
+        """How the training images are annotated."""
+        if self.site:
+            return self.federation[self.site].supervision
+        return Supervision.MASK if self.segments else Supervision.IMAGE
+
+    @cached_property
+    def annotated(self) -> tuple[int, ...]:
+        """The labels that are marked in training images, as indices from 0."""
+        labels = self.federation.labels
+        marked = self.federation.annotated_by(self.site) if self.site else labels
+        return tuple(labels.index(label) for label in marked)
+
+    def source(self, split: Split) -> Source:
+        """Return which kind of annotation says what the images of a split show."""
+        if not self.segments:
+            return "nothing" if split == "train" and self.form is Supervision.NONE else "tags"
+        if split != "train" or self.form is Supervision.MASK:
+            return "mask"
+        if self.form.marks_pixels:
+            return "marks"
+        return SOURCES.get(self.form, "nothing")
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of this name, or a link of this name to anywhere."""
+        return os.path.lexists(self.root / name)
+
+    def name(self, path: Path, kind: str = "image") -> str:
+        """Return a file as it is named in sentences."""
+        return f"{kind} '{path.name}' of {self.who}"
+
+    def label(self, found: str, where: str) -> int:
+        """Return the index from 1 of a label by its name, 0 for a background that is marked."""
+        labels = self.federation.labels
+        if found in labels:
+            return labels.index(found) + 1
+        if found == BACKGROUND and self.source("train") == "marks":
+            return 0
+        msg = (
+            f"{where} has the label '{printable(found)}', but the federation's labels are "
+            f"{listing(labels)}{suggestion(found, labels)}"
+        )
+        raise DataError(msg)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One file of `images`, or a folder of slices.
+
+    Attributes:
+        name: The file's stem, or the folder's name.
+        path: The file or the folder.
+        planes: How many slices a volume has; `None` for a plain image.
+        patient: To whom it belongs, where the file says so.
+        deep: Whether it is read as a volume, also where it has a single plane.
+    """
+
+    name: str
+    path: Path
+    planes: int | None = None
+    patient: str | None = None
+    deep: bool = False
+
+    def case(self, plane: int) -> str:
+        """Return the name of a slice, or of the image itself."""
+        return self.name if self.planes is None else f"{self.name}:{plane:03d}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image: its files, its patient, and what the annotations say about it.
+
+    Attributes:
+        name: The name of the case: the file's stem, or "<volume>:<slice>".
+        image: The image file, or the folder of its series.
+        mask: The mask file, where there is one.
+        patient: To whom it belongs.
+        split: What it is used for.
+        tags: 1, 0 or -1 (unknown) for each label of the federation; `None` without a row.
+        marks: What is drawn on it, in the order of labels.
+        drawn: The source of its marks, also where it has none; `None` where it has a mask file.
+        stated: The height and width that the annotations say it has, and where they say so.
+        volume: The volume that it is a slice of.
+        plane: Which slice of it.
+        deep: Whether the image is read as a volume, also where it has a single plane.
+    """
+
+    name: str
+    image: Path
+    mask: Path | None
+    patient: str
+    split: Split
+    tags: tuple[int, ...] | None = None
+    marks: tuple[Mark, ...] = ()
+    drawn: str | None = None
+    stated: tuple[Size, str] | None = None
+    volume: str | None = None
+    plane: int = 0
+    deep: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The image as it is named in sentences about many."""
+        return self.image.name if self.volume is None else self.name
+
+
+@dataclass
+class Annotations:
+    """What one source (a table, a file, a folder of files) says about the images of a site.
+
+    Attributes:
+        source: Its name, for sentences.
+        marks: What is drawn, by the names of cases.
+        sizes: The height and width that it says images have, and where.
+        listed: The images it speaks about; `None` where silence means that nothing is shown.
+        missing: What to do about an image that is not listed.
+    """
+
+    source: str
+    marks: dict[str, list[Mark]] = field(default_factory=dict)
+    sizes: dict[str, tuple[Size, str]] = field(default_factory=dict)
+    listed: set[str] | None = None
+    missing: str = ""
+
+    def add(self, image: str, mark: Mark) -> None:
+        """Add what is drawn on an image."""
+        self.marks.setdefault(image, []).append(mark)
+
+
+def in_split(entries: Iterable[Entry], split: Split) -> list[Entry]:
+    """Return the images that are used for one thing."""
+    return [entry for entry in entries if entry.split == split]

@@ -1,0 +1,206 @@
+"""Files of a site's folder: what is there, what leads out of it, and the words of problems."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from consilia.errors import DataError, listing
+
+#: The largest file that is read, in bytes.
+LARGEST = 1 << 30
+#: The most values that are taken from one file: 2 GiB as numbers of 8 bytes.
+MOST_VALUES = 1 << 28
+#: Files that operating systems leave in folders.
+LITTER = {"thumbs.db", "desktop.ini"}
+OUTSIDE = "leads outside its folder by a link; copy the file itself into the folder"
+DAMAGED = "cannot be read; it is damaged, cut short or of another type: export it again"
+#: The only file type of two parts.
+GZIPPED = ".nii.gz"
+
+Size = tuple[int, int]
+Severity = Literal["error", "warning"]
+#: Where problems go: reading stops at the first error, an inspection collects them all.
+Report = Callable[[Severity, str], None]
+
+
+def refuse(severity: Severity, sentence: str) -> None:
+    """Raise an error; pass over a warning."""
+    if severity == "error":
+        raise DataError(sentence)
+
+
+# ---------------------------------------------------------------------------------------- folders
+
+
+def list_files(
+    folder: Path,
+    root: Path,
+    kind: str,
+    who: str,
+    types: tuple[str, ...],
+    report: Report,
+    *,
+    beside: tuple[str, ...] = (),
+    series: bool = False,
+) -> dict[str, Path]:
+    """Return the files of a folder by their stems, sorted.
+
+    Args:
+        folder: Holds nothing but files of one kind; hidden files are passed over.
+        root: What links must not lead out of.
+        kind: "image" or "mask", for sentences.
+        who: Whose folder it is, for sentences.
+        types: The suffixes that can be read.
+        report: Hears of every file that cannot be used.
+        beside: Suffixes of other files that may lie there, and are passed over.
+        series: Whether a folder may stand for a file: the slices of one volume.
+    """
+    files: dict[str, Path] = {}
+    for entry in scan(folder, root, f"folder '{folder.name}' of {who}"):
+        stem, suffix = split_name(entry.name)
+        if suffix.lower() in beside and entry.is_file():
+            continue
+        fault = _fault(entry, suffix, root, types, series=series)
+        if series and fault is None and entry.is_dir():
+            stem = entry.name
+        if fault:
+            report("error", f"{kind} '{printable(entry.name)}' of {who} {fault}")
+        elif stem in files:
+            report(
+                "error",
+                f"{kind}s '{files[stem].name}' and '{entry.name}' of {who} have the same name but "
+                "for their type; remove or rename one",
+            )
+        else:
+            files[stem] = folder / entry.name
+    return dict(sorted(files.items()))
+
+
+def scan(folder: Path, root: Path, what: str) -> list[os.DirEntry[str]]:
+    """Return what a folder holds, sorted, without hidden files."""
+    stay_inside(folder, root, what)
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        msg = f"{what} may not be read by this user; change its permissions"
+        raise DataError(msg) from None
+    return [e for e in found if not e.name.startswith(".") and e.name.lower() not in LITTER]
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return a file's stem and its type: "scan.nii.gz" is ("scan", ".nii.gz")."""
+    if name.lower().endswith(GZIPPED) and len(name) > len(GZIPPED):
+        return name[: -len(GZIPPED)], name[-len(GZIPPED) :]
+    stem, _, suffix = name.rpartition(".")
+    return (stem, f".{suffix}") if stem else (name, "")
+
+
+def _fault(
+    entry: os.DirEntry[str], suffix: str, root: Path, types: tuple[str, ...], *, series: bool
+) -> str | None:
+    """Return what is wrong with a file by its name and place; `None` when nothing is."""
+    if not entry.name.isprintable():
+        return "has a name with characters that cannot be printed; rename it"
+    if entry.is_symlink() and not is_inside(Path(entry.path), root):
+        return OUTSIDE
+    if series and suffix.lower() not in types and entry.is_dir():
+        return None
+    if suffix.lower() not in types:
+        found = f"the type '{suffix}'" if suffix else "no file type"
+        return f"has {found}; expected one of {', '.join(types)}: convert or remove it"
+    if not entry.is_file():
+        return "is not a file; expected one file for each image: remove it"
+    return None
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """Return whether a path stays in a folder, wherever links on its way lead."""
+    try:
+        return path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):  # links that lead in a circle
+        return False
+
+
+def stay_inside(path: Path, root: Path, what: str) -> None:
+    """Refuse a path that leads out of a folder through a link."""
+    if not is_inside(path, root):
+        msg = f"{what} {OUTSIDE}"
+        raise DataError(msg)
+
+
+# ------------------------------------------------------------------------------------------- bytes
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside a decoder into one sentence, which quotes no content."""
+    try:
+        yield
+    except DataError:
+        raise
+    except PermissionError:
+        msg = f"{what} may not be read by this user; change its permissions"
+        raise DataError(msg) from None
+    except Exception:  # a damaged file can raise anything at all in a decoder
+        msg = f"{what} {DAMAGED}"
+        raise DataError(msg) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep decoders from warning: odd metadata does not make pixels wrong, and may name patients."""
+    with warnings.catch_warnings(action="ignore"):
+        yield
+
+
+def check_bytes(size: int, what: str, most: int | None = None) -> None:
+    """Refuse a file that is empty or suspiciously large, before it is read."""
+    most = LARGEST if most is None else most
+    if not size:
+        msg = f"{what} is an empty file (0 bytes); copy or export it again"
+        raise DataError(msg)
+    if size > most:
+        msg = f"{what} has {size} bytes; expected at most {most}: make it smaller"
+        raise DataError(msg)
+
+
+def check_values(shape: Sequence[int], what: str) -> None:
+    """Refuse a file whose header claims more values than fit in memory, before it is unpacked."""
+    count = 1
+    for length in shape:
+        count *= int(length)
+    if not 1 <= count <= MOST_VALUES:
+        claimed = " x ".join(str(int(length)) for length in shape)
+        msg = (
+            f"{what} claims to hold {claimed} values; expected 1 to {MOST_VALUES}: crop or split it"
+        )
+        raise DataError(msg)
+
+
+# ------------------------------------------------------------------------------------------- words
+
+
+def printable(text: str) -> str:
+    """Return text for use in a sentence: on one line, and not endless."""
+    if len(text) <= 80 and text.isprintable():
+        return text
+    plain = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return plain if len(plain) <= 80 else f"{plain[:77]}..."
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return names as "'a', 'b'", for use in a sentence."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def few(names: Sequence[str], most: int = 5) -> str:
+    """Return some names for use in a sentence, and how many more there are."""
+    if len(names) <= most:
+        return listing(names)
+    return f"{quoted(names[:most])} and {len(names) - most} more"

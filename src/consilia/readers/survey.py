@@ -1,0 +1,277 @@
+"""What a folder holds: its images one by one, with all that tables and annotations say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from consilia.declare import Supervision
+from consilia.errors import DataError, suggestion
+from consilia.readers.entries import UNSEEN, Entry, Folder, Picture, Split, in_split
+from consilia.readers.files import Report, few, list_files, quoted
+from consilia.readers.formats import Drawn, find_drawn
+from consilia.readers.images import IMAGE_TYPES, RANGE
+from consilia.readers.load import Loader
+from consilia.readers.patients import assign
+from consilia.readers.shapes import (
+    NOUNS,
+    Bitmap,
+    Dots,
+    Line,
+    Mark,
+    Polygon,
+    Shape,
+    from_corners,
+)
+from consilia.readers.tags import check_tags, read_tags
+from consilia.readers.volumes import VOLUME_TYPES, Geometry, is_deep
+from consilia.weaken import Box, RotatedBox
+
+#: Which shapes can stand for what a site declares.
+ACCEPTED: dict[Supervision, tuple[type, ...]] = {
+    Supervision.MASK: (Polygon, Bitmap),
+    Supervision.BLOCK: (Polygon, Bitmap),
+    Supervision.ROTATED_BOX: (RotatedBox, Box),
+    Supervision.BOX: (Box,),
+    Supervision.SCRIBBLE: (Line, Bitmap),
+    Supervision.POINT: (Dots, Bitmap),
+}
+
+
+def survey(loader: Loader, report: Report) -> tuple[Entry, ...]:
+    """Return the images of a folder by name, with all that is said about them; no image is opened.
+
+    Of volumes the headers are read, and the masks of those whose empty slices are left out.
+
+    Raises:
+        DataError: There is nothing to survey.
+    """
+    folder = loader.folder
+    _check_declaration(folder)
+    pictures = _find_pictures(loader, report)
+    assigned = assign(folder, pictures, report)
+    splits = {name: split for name, (_, split) in assigned.items()}
+    images = {p.case(at): p.case(at) for p in pictures.values() for at in range(p.planes or 1)}
+    images |= {p.path.name: p.name for p in pictures.values() if p.planes is None}
+    drawn = find_drawn(folder, pictures, splits, images, report)
+    tags: dict[str, tuple[int, ...]] | None = {}
+    tagged = {split for split in splits.values() if folder.source(split) == "tags"}
+    if tagged:
+        tags = read_tags(folder, images, report)
+    entries: list[Entry] = []
+    for picture in pictures.values():
+        entries += _entries(loader, picture, *assigned[picture.name], drawn, tags)
+    for entry in entries:
+        if folder.source(entry.split) in {"mask", "marks"} and drawn.found:
+            _check_mask(folder, entry, drawn, report)
+        if entry.split in tagged and tags is not None:
+            check_tags(folder, entry, report)
+    _check_shapes(folder, entries, report)
+    settled = tuple(_settled(folder, entry) for entry in entries)
+    if folder.site and not in_split(settled, "train"):
+        report("error", _nothing_to_train_on(folder))
+    return settled
+
+
+def _check_declaration(folder: Folder) -> None:
+    """Refuse what this layout cannot hold."""
+    if folder.site and folder.site not in folder.federation.sites:
+        near = suggestion(folder.site, folder.federation.sites)
+        msg = f"no site is named '{folder.site}'{near} (known: {quoted(folder.federation.sites)})"
+        raise DataError(msg)
+    if folder.segments and len(folder.federation.labels) >= UNSEEN:
+        msg = (
+            f"the federation has {len(folder.federation.labels)} labels, but the masks of "
+            f"{folder.who} can tell {UNSEEN - 1} apart; unite some labels"
+        )
+        raise DataError(msg)
+
+
+# ----------------------------------------------------------------------------------------- images
+
+
+def _find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
+    """Return the images of a folder by their names, and how many slices each has."""
+    folder = loader.folder
+    root, who = folder.root, folder.who
+    if not root.is_dir():
+        found = "is not a folder" if root.exists() else "does not exist"
+        msg = f"folder '{root}' of {who} {found}; check `data` and where relative paths begin"
+        raise DataError(msg)
+    if not (root / "images").is_dir():
+        msg = f"folder '{root}' of {who} has no folder 'images'; put its images there"
+        raise DataError(msg)
+    types = (*IMAGE_TYPES, *VOLUME_TYPES)
+    files = list_files(
+        root / "images", root, "image", who, types, report, beside=(".json", ".xml"), series=True
+    )
+    pictures, volumes = {}, {}
+    for name, path in files.items():
+        if not is_deep(path):
+            pictures[name] = Picture(name, path)
+            continue
+        try:
+            where = volumes[path.name] = loader.geometry(path)
+        except DataError as problem:
+            report("error", str(problem))
+            continue
+        single = path.is_file() and where.instances  # one DICOM file is one image
+        planes = None if single else where.shape[0]
+        pictures[name] = Picture(name, path, planes, where.patient, deep=True)
+    if not pictures:
+        msg = f"{who} has no images that can be read in 'images'; expected {', '.join(types)}"
+        raise DataError(msg)
+    _remark(folder, volumes, report)
+    return pictures
+
+
+def _remark(folder: Folder, volumes: Mapping[str, Geometry], report: Report) -> None:
+    """Report what is odd about volumes, but can be read."""
+    for bits in sorted({where.unwindowed for where in volumes.values()} - {0}):
+        names = [name for name, where in volumes.items() if where.unwindowed == bits]
+        report(
+            "warning",
+            f"{folder.who} has {bits}-bit DICOM without window; of each series, the range from its "
+            f"{RANGE[0]}th to its {RANGE[1]}th percentile becomes 0 to 255: {few(names)}",
+        )
+    uneven = [name for name, where in volumes.items() if where.uneven]
+    if uneven:
+        report(
+            "warning",
+            f"{folder.who} has series whose slices are not evenly spaced: {few(uneven)}; check "
+            "whether slices are missing",
+        )
+    kinds = sorted({where.modality for where in volumes.values() if where.modality})
+    if len(kinds) > 1:
+        report("warning", f"{folder.who} has DICOM of several modalities: {few(kinds)}; check them")
+
+
+# ---------------------------------------------------------------------------------------- entries
+
+
+def _entries(
+    loader: Loader,
+    picture: Picture,
+    patient: str,
+    split: Split,
+    drawn: Drawn,
+    tags: Mapping[str, tuple[int, ...]] | None,
+) -> list[Entry]:
+    """Return an image, or those slices of a volume that are used, with what is drawn on them."""
+    source, mask = drawn.of(split), None
+    if source is None and loader.folder.source(split) in {"mask", "marks"}:
+        mask = drawn.masks.get(picture.name)
+    slices = [
+        Entry(
+            case,
+            picture.path,
+            mask,
+            patient,
+            split,
+            None if tags is None else tags.get(case),
+            () if source is None else tuple(source.marks.get(case, ())),
+            None if source is None else source.source,
+            None if source is None else source.sizes.get(case),
+            None if picture.planes is None else picture.name,
+            plane,
+            picture.deep,
+        )
+        for plane in range(picture.planes or 1)
+        for case in (picture.case(plane),)
+    ]
+    return _annotated_slices(loader, slices) if picture.planes is not None else slices
+
+
+def _annotated_slices(loader: Loader, slices: list[Entry]) -> list[Entry]:
+    """Return the slices to use: without those that show nothing, where they are not wanted."""
+    folder, first = loader.folder, slices[0]
+    source = folder.source(first.split)
+    drops = folder.empty_slices == "drop" or (folder.empty_slices == "auto" and source == "mask")
+    if first.split != "train" or not drops or source in {"tags", "nothing"}:
+        return slices
+    if first.mask is None:
+        return [entry for entry in slices if entry.marks] or slices
+    try:
+        values = loader.mask_planes(first.image, first.mask)
+    except DataError:
+        return slices  # told when they are read
+    if source == "marks":
+        shown = values != UNSEEN
+    else:
+        own = [index + 1 for index in folder.annotated]
+        shown = np.isin(values, [*own, UNSEEN] if len(folder.federation.labels) == 1 else own)
+    return [entry for entry in slices if shown[entry.plane].any()]
+
+
+def _check_mask(folder: Folder, entry: Entry, drawn: Drawn, report: Report) -> None:
+    """Report an image that nothing is said about, where silence is no answer."""
+    source = drawn.of(entry.split)
+    if source is None and entry.mask is None and entry.plane == 0:
+        report("error", _no_mask(folder, entry))
+    if source is not None and source.listed is not None and entry.name not in source.listed:
+        report(
+            "error",
+            f"{folder.name(entry.image)} is not annotated in {source.source}; {source.missing}",
+        )
+
+
+def _no_mask(folder: Folder, entry: Entry) -> str:
+    add = f"add 'masks/{entry.volume or entry.name}.{'png' if entry.volume is None else 'nii.gz'}'"
+    if entry.split == "train":
+        return f"{folder.name(entry.image)} has no mask; {add} or remove the image"
+    or_else = "put its patient in 'train' in cases.csv" if folder.site else "remove the image"
+    return (
+        f"{entry.split} {folder.name(entry.image)} has no mask, but {entry.split} images need "
+        f"complete labels; {add} or {or_else}"
+    )
+
+
+def _nothing_to_train_on(folder: Folder) -> str:
+    table = "cases.csv" if folder.has("cases.csv") else "a table cases.csv"
+    return f"{folder.who} has no training images; put some patients in 'train' in {table}"
+
+
+# ----------------------------------------------------------------------------------------- shapes
+
+
+def _check_shapes(folder: Folder, entries: Iterable[Entry], report: Report) -> None:
+    """Report shapes that cannot stand for what they should, once for each kind."""
+    told: set[tuple[str, bool]] = set()
+    for entry in entries:
+        form = folder.form if entry.split == "train" else Supervision.MASK
+        for mark in entry.marks:
+            noun = NOUNS[type(mark.shape)]
+            if _chosen(mark, form) is not None or (noun, entry.split == "train") in told:
+                continue
+            told.add((noun, entry.split == "train"))
+            need = f"the supervision of {folder.who} is '{form}'"
+            if entry.split != "train":
+                need = f"{entry.split} images need complete labels"
+            wanted = " or ".join(NOUNS[kind] for kind in ACCEPTED[form])
+            report(
+                "error",
+                f"{mark.where} has a {noun}, but {need}; expected a {wanted}: redraw it or correct "
+                "`supervision`",
+            )
+
+
+def _chosen(mark: Mark, form: Supervision) -> Shape | None:
+    """Return the shape of a mark that can stand for a form."""
+    for shape in mark.shapes:
+        if isinstance(shape, ACCEPTED[form]):
+            return shape
+        if isinstance(shape, Polygon) and form is Supervision.ROTATED_BOX:
+            return from_corners(shape.rings[0])
+    return None
+
+
+def _settled(folder: Folder, entry: Entry) -> Entry:
+    """Return an entry with one shape for each mark, in the order of labels."""
+    if not entry.marks:
+        return entry
+    form = folder.form if entry.split == "train" else Supervision.MASK
+    chosen = [(mark, _chosen(mark, form)) for mark in entry.marks]
+    marks = [replace(mark, shapes=(shape,)) for mark, shape in chosen if shape is not None]
+    return replace(entry, marks=tuple(sorted(marks, key=lambda mark: mark.label)))

@@ -1,0 +1,75 @@
+"""Pascal VOC files: one XML file of upright boxes for each image.
+
+Pixels are counted from 1 and both ends are included, as VOC defines it. Tools that count from 0
+instead give boxes that begin one pixel early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from consilia.errors import DataError
+from consilia.readers.entries import Annotations, Folder
+from consilia.readers.files import Report
+from consilia.readers.markup import check_edges, head, number, read_xml
+from consilia.readers.shapes import Mark, touched
+
+PLACES = ("annotations", "Annotations", "images")
+
+
+def find(folder: Folder) -> tuple[Path, ...]:
+    """Return the VOC files of a folder."""
+    for place in PLACES:
+        files = sorted((folder.root / place).glob("*.xml"))
+        if files and any(b"<annotations" not in head(path, folder.root) for path in files):
+            return tuple(files)
+    return ()
+
+
+def read(
+    folder: Folder, files: tuple[Path, ...], images: Mapping[str, str], report: Report
+) -> Annotations:
+    """Return what VOC files say about the images of the same names."""
+    found = Annotations(
+        f"'{files[0].parent.name}'", listed=set(), missing="save one, even without an object"
+    )
+    for path in files:
+        what = f"{path.name} of {folder.who}"
+        if path.stem not in images:
+            report(
+                "error", f"{what} has no image of the same name in 'images'; rename or remove it"
+            )
+            continue
+        case = images[path.stem]
+        assert found.listed is not None
+        found.listed.add(case)
+        try:
+            tree = read_xml(path, folder)
+            size = tree.find("size")
+            if size is not None:
+                sides = [int(number(size.findtext(s), what, s)) for s in ("height", "width")]
+                if all(sides):  # some tools write 0 where they do not know
+                    found.sizes[case] = (sides[0], sides[1]), what
+        except DataError as problem:
+            report("error", str(problem))
+            continue
+        for at, thing in enumerate(tree.iter("object"), start=1):
+            try:
+                found.add(case, _mark(folder, thing, f"{what}, object {at},"))
+            except DataError as problem:
+                report("error", str(problem))
+    return found
+
+
+def _mark(folder: Folder, thing: Element, where: str) -> Mark:
+    label, box = folder.label((thing.findtext("name") or "").strip(), where), thing.find("bndbox")
+    if box is None:
+        msg = f"{where} has no 'bndbox'; remove it or export it again"
+        raise DataError(msg)
+    left, top, right, bottom = (
+        number(box.findtext(edge), where, edge) for edge in ("xmin", "ymin", "xmax", "ymax")
+    )
+    check_edges(where, top, left, bottom, right, "<=")
+    return Mark(where, label, (touched(max(0, top - 1), max(0, left - 1), bottom, right),))

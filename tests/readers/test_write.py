@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from consilia.datasets.contract import Cases
+from consilia.declare import Supervision
+from consilia.errors import DataError, UsageError
+from consilia.readers.folder import read_folder
+from consilia.readers.inspect import inspect_folder
+from consilia.readers.write import FORMS, write_folder
+from consilia.weaken import weaken
+
+SIZE = (37, 45)
+LABELS = ("liver", "spleen")
+
+
+def drawn_cases(count: int = 3, *, volume: str | None = None) -> Cases:
+    """Return images with a ring around a disc, a part with a hole, and nothing at all."""
+    rng = np.random.default_rng(3)
+    image = rng.integers(0, 256, (count, 1, *SIZE)).astype(np.uint8)
+    truth = np.zeros((count, *SIZE), dtype=np.uint8)
+    rows, cols = np.ogrid[: SIZE[0], : SIZE[1]]
+    truth[0][(rows - 17) ** 2 + (cols - 20) ** 2 <= 150] = 1
+    truth[0][(rows - 16) ** 2 + (cols - 21) ** 2 <= 30] = 2
+    truth[1][np.abs(rows - cols + 4) + np.abs(rows + cols - 50) / 3 < 9] = 2
+    truth[1][(rows - 26) ** 2 + (cols - 28) ** 2 <= 2] = 0
+    truth[1, 2:5, 30:44] = 1
+    truth[1, 5, 44] = 1  # touches at a corner only
+    names = tuple(f"{volume}:{at:03d}" if volume else f"case {at}" for at in range(count))
+    groups = tuple("p" if volume else f"p{at}" for at in range(count))
+    return Cases(image, truth, names, groups, (volume,) * count if volume else None)
+
+
+def judged(train: Cases, volume: str | None = None) -> Cases:
+    names = tuple(f"{volume}:{at:03d}" if volume else f"test {at}" for at in range(len(train)))
+    volumes = (volume,) * len(train) if volume else None
+    return Cases(train.image[::-1] // 2, train.truth[::-1], names, ("q",) * len(train), volumes)
+
+
+def equal(found, expected) -> bool:
+    fields = ("target", "known_labels", "known_pixels", "constraint")
+    pairs = [(getattr(found, name), getattr(expected, name)) for name in fields]
+    return all(a is b is None or np.array_equal(a, b) for a, b in pairs)
+
+
+PAIRS = [(way, form) for way, forms in FORMS.items() for form in sorted(forms)]
+
+
+@pytest.mark.parametrize("annotates", [None, ["spleen"]], ids=["all", "some"])
+@pytest.mark.parametrize(("way", "form"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def test_what_is_drawn_and_saved_is_read_again(tmp_path, federation, way, form, annotates):
+    volume = "scan" if way == "nifti" else None
+    train = drawn_cases(volume=volume)
+    test = judged(train, "other" if volume else None)
+    declared = federation(
+        supervision=form, annotates=annotates, image={"size": SIZE, "channels": 1}
+    )
+    view, provenance = weaken(train, LABELS, declared["x"], seed=0)
+    write_folder(
+        tmp_path / "x",
+        train,
+        view,
+        declared["x"],
+        LABELS,
+        way,
+        test=test,
+        provenance=provenance,
+    )
+    assert inspect_folder(tmp_path / "x", declared, "x").errors == ()
+    data = read_folder(tmp_path / "x", declared, "x", empty_slices="keep")
+    assert data.train.case == train.case
+    assert data.train.group == train.group
+    assert data.train.volume == train.volume
+    assert np.array_equal(data.train.image, train.image)
+    assert equal(data.view, view)
+    assert np.array_equal(data.test.truth, test.truth)
+    assert np.array_equal(data.test.image, test.image)
+
+
+@pytest.mark.parametrize("way", ["csv", "parquet"])
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_image_labels_of_a_classification_are_read_again(tmp_path, federation, way, exclusive):
+    image = np.random.default_rng(0).integers(0, 256, (4, 3, *SIZE)).astype(np.uint8)
+    truth = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=np.uint8)
+    train = Cases(image[:3], truth[:3], ("a", "b", "c"), ("1", "2", "3"))
+    test = Cases(image[3:], truth[3:], ("d",), ("4",))
+    declared = federation(
+        task="classification",
+        exclusive=exclusive,
+        supervision="image",
+        annotates=["liver"],
+        image={"size": SIZE, "channels": 3},
+    )
+    view, _ = weaken(train, LABELS, declared["x"], seed=0, exclusive=exclusive)
+    write_folder(tmp_path / "x", train, view, declared["x"], LABELS, way, test=test)
+    data = read_folder(tmp_path / "x", declared, "x")
+    assert equal(data.view, view)
+    assert np.array_equal(data.train.image, image[:3])
+    assert np.array_equal(data.test.truth, truth[3:])
+
+
+def test_a_site_without_annotations_can_be_written_in_any_format(tmp_path, federation):
+    train = drawn_cases()
+    declared = federation(supervision="none", image={"size": SIZE, "channels": 1})
+    view, _ = weaken(train, LABELS, declared["x"], seed=0)
+    write_folder(tmp_path / "x", train, view, declared["x"], LABELS, "cvat", test=judged(train))
+    assert equal(read_folder(tmp_path / "x", declared, "x").view, view)
+
+
+def test_incomplete_masks_are_read_again(tmp_path, federation):
+    train = drawn_cases()
+    declared = federation(complete=False, image={"size": SIZE, "channels": 1})
+    view, _ = weaken(train, LABELS, declared["x"], seed=0, completeness=0.5)
+    write_folder(tmp_path / "x", train, view, declared["x"], LABELS, "coco", test=judged(train))
+    assert equal(read_folder(tmp_path / "x", declared, "x").view, view)
+
+
+def test_what_cannot_be_written_is_refused(tmp_path, federation):
+    train = drawn_cases()
+    declared = federation(image={"size": SIZE, "channels": 1})
+    view, _ = weaken(train, LABELS, declared["x"], seed=0)
+    with pytest.raises(UsageError) as problem:
+        write_folder(tmp_path / "x", train, view, declared["x"], LABELS, "voc")
+    assert str(problem.value) == (
+        "format 'voc' cannot hold supervision 'mask'; use 'png', 'nifti', 'coco', 'yolo', 'labelme' "
+        "and 'cvat'"
+    )
+    with pytest.raises(UsageError) as problem:
+        write_folder(tmp_path / "x", train, view, declared["x"], LABELS, "dicom")
+    assert str(problem.value).startswith("no format named 'dicom'; expected one of png, nifti")
+    declared = federation(supervision="rotated-box", image={"size": SIZE, "channels": 1})
+    turned, _ = weaken(train, LABELS, declared["x"], seed=0)
+    with pytest.raises(DataError, match="give the provenance"):
+        write_folder(tmp_path / "x", train, turned, declared["x"], LABELS, "csv")
+    with pytest.raises(DataError, match="the view is of 3"):
+        write_folder(tmp_path / "y", train.take(np.arange(2)), view, federation()["x"], LABELS)
+
+
+def test_every_form_can_be_written_somehow():
+    assert {form for forms in FORMS.values() for form in forms} == set(Supervision) - {
+        Supervision.NONE
+    }
