@@ -111,7 +111,10 @@ def test_a_union_picks_the_member_that_was_sent():
         ({"images": 1.5}, "field 'images' holds 1.5 (float), expected int"),
         ({"images": True}, "field 'images' holds True (bool), expected int"),
         ({"loss": "low"}, "field 'loss' holds 'low' (str), expected float"),
-        ({"counts": torch.tensor([1, 2])}, "field 'counts' holds torch.int64 [2], expected torch.int64 [3]"),
+        (
+            {"counts": torch.tensor([1, 2])},
+            "field 'counts' holds torch.int64 [2], expected torch.int64 [3]",
+        ),
         (
             {"counts": torch.tensor([1.0, 2, 3])},
             "field 'counts' holds torch.float32 [3], expected torch.int64 [3]",
@@ -147,7 +150,9 @@ def test_another_message_an_extra_and_a_missing_field_are_refused():
     with pytest.raises(MessageError, match="holds Other, expected Message"):
         unpack(Message, record, LAYOUT)
     extra = Record("train", "oslo", 1, "Other", {**record.body, "more": 1}, {})
-    with pytest.raises(MessageError, match="holds the extra more, expected exactly the fields of Other"):
+    with pytest.raises(
+        MessageError, match="holds the extra more, expected exactly the fields of Other"
+    ):
         unpack(Other, extra)
     missing = Record("train", "oslo", 1, "Other", {"$member": "Other"}, {})
     with pytest.raises(MessageError, match="holds no images"):
@@ -170,7 +175,9 @@ def test_numbers_that_are_not_finite_are_seen(bad):
 
 
 def test_the_ledger_shows_each_field_once_with_its_size():
-    shown = {entry.field: entry for entry in entries(pack(message(), "train", "oslo", 1), hashes=True)}
+    shown = {
+        entry.field: entry for entry in entries(pack(message(), "train", "oslo", 1), hashes=True)
+    }
     assert set(shown) == set(Message.__dataclass_fields__)
     assert (shown["weights"].numbers, shown["weights"].bytes) == (11, 6 * 4 + 8 + 4 * 4)
     assert shown["counts"].shape == "[3]"
@@ -188,7 +195,9 @@ def test_what_is_saved_is_loaded_and_checked(tmp_path):
     with pytest.raises(MessageError):
         load(path, Other)
     path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(MessageError, match=r"file 'state.safetensors' cannot be read as a saved state"):
+    with pytest.raises(
+        MessageError, match=r"file 'state.safetensors' cannot be read as a saved state"
+    ):
         load(path, Message)
 
 

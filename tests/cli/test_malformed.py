@@ -562,7 +562,7 @@ CASES = [
         "run phantom-mixd",
         "no study or run file named 'phantom-mixd'; did you mean 'phantom-mixed'? (built in: "
         "phantom-disc, phantom-findings, phantom-fluids, phantom-lesions, phantom-mixed, "
-        "phantom-skin)",
+        "phantom-skin, skinseg)",
     ),
     # --- run.toml: its keys
     asked(
@@ -1073,7 +1073,7 @@ CASES = [
         "site with no image",
         no_image,
         "site 'anna' has no images that can be read in 'images'; expected .png, .jpg, .jpeg, "
-        ".tif, .tiff, .bmp, .npy",
+        ".tif, .tiff, .bmp, .npy, .nii, .nii.gz, .dcm",
     ),
     data(
         "mask missing",

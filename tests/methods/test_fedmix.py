@@ -81,23 +81,9 @@ def plain_run(spec, sites):
                         ok = ok and bool(view.constraint[i].any()) and bool(one.any() or two.any())
                     if ok:
                         chosen.append(i)
-            counts[name], each = len(chosen), []
-            for key in nets:
-                each.append(
-                    train(
-                        spec,
-                        learner,
-                        nets[key],
-                        key,
-                        name,
-                        number,
-                        cases,
-                        view,
-                        labels,
-                        chosen,
-                        moments,
-                    )
-                )
+            counts[name] = len(chosen)
+            told = (name, number, cases, view, labels, chosen, moments)
+            each = [train(spec, nets[key], key, *told) for key in nets]
             losses[name] = float(np.mean(each)) if chosen else 0.0
             sent[name] = {
                 key: {k: v.clone() for k, v in nets[key].state_dict().items()} for key in nets
@@ -113,7 +99,7 @@ def plain_run(spec, sites):
     return world
 
 
-def train(spec, learner, net, key, name, number, cases, view, labels, chosen, moments):
+def train(spec, net, key, name, number, cases, view, labels, chosen, moments):
     if not chosen:
         return 0.0
     adam = torch.optim.Adam(

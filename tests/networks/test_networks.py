@@ -43,7 +43,10 @@ def test_classifiers_keep_the_head_apart(kind):
     with torch.no_grad():
         x = torch.rand(2, 1, 32, 32)
         assert torch.equal(network(x), network.head(network.features(x)))
-    assert {n for n, _ in network.named_parameters() if n.startswith("head.")} == {"head.weight", "head.bias"}
+    assert {n for n, _ in network.named_parameters() if n.startswith("head.")} == {
+        "head.weight",
+        "head.bias",
+    }
 
 
 def test_densenet_is_the_known_one():

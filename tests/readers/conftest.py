@@ -11,6 +11,9 @@ import pytest
 from PIL import Image
 
 from consilia.declare import Federation
+from consilia.errors import DataError
+from consilia.readers.folder import read_folder
+from consilia.readers.inspect import inspect_folder
 
 SIZE = (8, 10)  # height and width differ, so that no test passes with them swapped
 NAMES = ("a", "b", "c", "d")
@@ -81,3 +84,22 @@ def site(tmp_path: Path) -> SiteFolder:
 def federation() -> Callable[..., Federation]:
     """Return a function that declares a federation, by default of masks of two labels."""
     return declare
+
+
+@pytest.fixture
+def refusal() -> Callable[..., str]:
+    """Return a function that gives the sentence with which a folder is refused.
+
+    An inspection must say the same first.
+    """
+
+    def refused(root: Path, declared: Federation, name: str | None = "x") -> str:
+        with pytest.raises(DataError) as problem:
+            read_folder(root, declared, name)
+        sentence = str(problem.value)
+        assert inspect_folder(root, declared, name).errors[0] == sentence
+        assert "\n" not in sentence
+        assert not sentence.endswith(".") or sentence.endswith("...")
+        return sentence
+
+    return refused

@@ -16,6 +16,7 @@ from PIL import Image, ImageFile
 
 from consilia.datasets.contract import Cases
 from consilia.errors import DataError
+from consilia.readers import folder as folder_module
 from consilia.readers.folder import read_folder
 from consilia.readers.inspect import inspect_folder
 from consilia.readers.site import load_common, load_site
@@ -1001,6 +1002,32 @@ def test_other_libraries_cannot_make_pillow_lenient(site, federation, monkeypatc
     site.masks()
     _cut(site.root / "images/a.png")
     assert refused(site, federation()) == f"image 'a.png' of site 'x' {DAMAGED}"
+    assert ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def test_large_files_are_decoded_by_threads_to_the_same_result(site, federation, monkeypatch):
+    names = [f"p{number:02d}" for number in range(30)]
+    for name in names:
+        site.save(f"images/{name}.png", site.rng.integers(0, 256, SIZE).astype(np.uint8))
+    site.masks(*names, *"abcd")
+    site.remove("cases.csv")
+    expected = read_folder(site.root, federation(), "x")
+    monkeypatch.setattr(folder_module, "LARGE", 0)
+    found = read_folder(site.root, federation(), "x")
+    assert found.train.case == expected.train.case
+    assert (found.train.image == expected.train.image).all()
+    assert (found.view.target == expected.view.target).all()
+
+
+def test_threads_find_the_same_first_problem_and_leave_pillow_as_it_was(
+    site, federation, monkeypatch
+):
+    monkeypatch.setattr(folder_module, "LARGE", 0)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    site.masks()
+    site.save("masks/b.png", np.full(SIZE, 9, np.uint8))
+    _cut(site.root / "images/c.png")
+    assert refused(site, federation()).startswith("mask 'b.png' of site 'x' holds class 9")
     assert ImageFile.LOAD_TRUNCATED_IMAGES
 
 

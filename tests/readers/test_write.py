@@ -133,6 +133,8 @@ def test_what_cannot_be_written_is_refused(tmp_path, federation):
     turned, _ = weaken(train, LABELS, declared["x"], seed=0)
     with pytest.raises(DataError, match="give the provenance"):
         write_folder(tmp_path / "x", train, turned, declared["x"], LABELS, "csv")
+    with pytest.raises(UsageError, match="is there already; choose a folder"):
+        write_folder(tmp_path / "x", train, view, federation()["x"], LABELS)
     with pytest.raises(DataError, match="the view is of 3"):
         write_folder(tmp_path / "y", train.take(np.arange(2)), view, federation()["x"], LABELS)
 

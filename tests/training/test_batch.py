@@ -58,7 +58,9 @@ def test_supervised_images():
 
 
 def seen(count, batch, epochs, steps, seed=0):
-    return [p.tolist() for p in orders(count, batch, epochs, steps, torch.Generator().manual_seed(seed))]
+    return [
+        p.tolist() for p in orders(count, batch, epochs, steps, torch.Generator().manual_seed(seed))
+    ]
 
 
 def test_epochs_show_every_image_once():

@@ -17,12 +17,24 @@ def learner(task="segmentation", labels=("round", "square"), **settings):
 @pytest.mark.parametrize(
     ("task", "settings", "sentence"),
     [
-        ("segmentation", {"network": "densenet121"}, "does not fit a segmentation task; choose one of"),
+        (
+            "segmentation",
+            {"network": "densenet121"},
+            "does not fit a segmentation task; choose one of",
+        ),
         ("multi-label", {"network": "unet-small"}, "choose one of cnn-small, densenet121"),
-        ("segmentation", {"network": "unet-smal"}, "no network named 'unet-smal'; did you mean 'unet-small'?"),
+        (
+            "segmentation",
+            {"network": "unet-smal"},
+            "no network named 'unet-smal'; did you mean 'unet-small'?",
+        ),
         ("segmentation", {"objective": "bce"}, "choose one of dice, dice-foreground, partial-ce"),
         ("multi-label", {"objective": "ce"}, "with overlapping labels; choose one of bce"),
-        ("segmentation", {"objective": "dice-foreground"}, "is for one label, the federation has 2; use 'dice'"),
+        (
+            "segmentation",
+            {"objective": "dice-foreground"},
+            "is for one label, the federation has 2; use 'dice'",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(task, settings, sentence):

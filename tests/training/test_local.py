@@ -80,7 +80,9 @@ def test_only_some_parameters_can_be_trained():
 def test_gradients_can_be_corrected_and_steps_observed():
     site = site_of(weight_decay=0.0)
     before, calls = site.weights(), []
-    train_locally(site, correct=lambda _, g: torch.zeros_like(g), after_step=lambda: calls.append(1))
+    train_locally(
+        site, correct=lambda _, g: torch.zeros_like(g), after_step=lambda: calls.append(1)
+    )
     assert len(calls) == 3
     after = site.weights()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -97,7 +99,9 @@ def test_corrected_labels_are_trained_on_and_remembered():
     site = site_of()
     corrected = torch.ones_like(site.train.target)
     site.correct_labels(corrected)
-    assert torch.equal(site.train.cut(torch.tensor([0])).target, torch.ones(1, 16, 16, dtype=torch.long))
+    assert torch.equal(
+        site.train.cut(torch.tensor([0])).target, torch.ones(1, 16, 16, dtype=torch.long)
+    )
     assert torch.equal(site.overlays["labels"], corrected)
 
 

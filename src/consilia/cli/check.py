@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from consilia.cli.options import AsJson, Data
 from consilia.cli.show import number, out_json, plural, size, table
+
+if TYPE_CHECKING:
+    from consilia.readers.check import Checked
 
 
 def check(
@@ -21,12 +24,19 @@ def check(
     ] = None,
     site: Annotated[str | None, typer.Option("--site", help="Check only this site.")] = None,
     data: Data = None,
+    sheet: Annotated[
+        Path | None,
+        typer.Option("--sheet", help="Write a contact sheet per site, annotations drawn, here."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say in plain words what is wrong with a site's folder or a declaration."""
     from consilia.readers.check import check_path
 
-    checked = check_path(path, federation=federation, only=site, data=data)
+    found = check_path(path, federation=federation, only=site, data=data)
+    checked = [one.inspection for one in found]
+    if sheet is not None:
+        _draw(found, sheet)
     if as_json:
         out_json([c.to_dict() for c in checked])
     else:
@@ -34,10 +44,10 @@ def check(
             rows = [
                 [
                     label,
-                    str(found.images),
-                    number(None if found.share is None else found.share * 100, 2),
+                    str(held.images),
+                    number(None if held.share is None else held.share * 100, 2),
                 ]
-                for label, found in one.labels.items()
+                for label, held in one.labels.items()
             ]
             splits = ", ".join(f"{name} {count}" for name, count in one.splits.items())
             held = f"{plural(one.images, 'image')} of {plural(one.patients, 'patient')} ({splits})"
@@ -50,3 +60,16 @@ def check(
         raise typer.Exit(3)
     if not as_json:
         typer.echo(f"{plural(len(checked), 'site')} checked, no errors")
+
+
+def _draw(found: tuple[Checked, ...], folder: Path) -> None:
+    """Write a contact sheet of every site that can be read."""
+    from consilia.readers.sheet import draw_contact_sheet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in found:
+        inspection = one.inspection
+        if not any(problem.severity == "error" for problem in inspection.problems):
+            path = folder / f"{inspection.site or 'folder'}.png"
+            draw_contact_sheet(one.load(), one.federation.labels, path)
+            typer.echo(f"sheet    {path}", err=True)

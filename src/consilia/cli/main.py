@@ -23,6 +23,7 @@ from consilia.cli import (
     report,
     resume,
     run,
+    weaken,
 )
 from consilia.cli.show import err
 from consilia.errors import ConsiliaError, suggestion
@@ -39,7 +40,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, check, plan, run, resume, compare, report, predict, methods, datasets, cite):
+COMMANDS = (
+    demo,
+    check,
+    weaken,
+    plan,
+    run,
+    resume,
+    compare,
+    report,
+    predict,
+    methods,
+    datasets,
+    cite,
+)
+for module in COMMANDS:
     name = module.__name__.rpartition(".")[2]
     app.command(name)(getattr(module, name))
 

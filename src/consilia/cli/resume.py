@@ -22,7 +22,9 @@ def resume(run: Run, data: Data = None, as_json: AsJson = False) -> None:
         progress(f"{spec.study} {spec.method.name}", spec.rounds, quiet=as_json) as bar,
         trackers(spec, run) as tracked,
     ):
-        metrics = run_in_process(spec, run, data=data_root(data), listeners=(bar, *tracked))
+        metrics = run_in_process(
+            spec, run, data=data_root(data, folder.data()), listeners=(bar, *tracked)
+        )
     if as_json:
         out_json(metrics)
         return

@@ -68,7 +68,7 @@ def run_in_process(
     common = load_common(federation, data, seed=spec.simulate.seed)
     bench = make_bench(spec, method, federation)
     start = make_start(spec, federation, bench)
-    folder = RunFolder.create(path, spec)
+    folder = RunFolder.create(path, spec, data)
     with folder.locked():
         if folder.finished:
             return folder.read_json("metrics.json")  # type: ignore[no-any-return]  # JSON

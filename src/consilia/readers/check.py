@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from consilia.datasets.contract import SiteData
 from consilia.declare import Federation, SiteDeclaration
 from consilia.declare.read import read_federation, read_site, read_toml, validate
 from consilia.errors import UsageError, listing, suggestion
+from consilia.readers.folder import read_folder
 from consilia.readers.inspect import Inspection, inspect_folder
 from consilia.readers.site import DATASET, data_root, load_site
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a site's folder holds, and how to load it, for those who want to look at it."""
+
+    inspection: Inspection
+    federation: Federation
+    load: Callable[[], SiteData]
 
 
 def check_path(
@@ -17,7 +31,7 @@ def check_path(
     federation: Path | None = None,
     only: str | None = None,
     data: Path | None = None,
-) -> tuple[Inspection, ...]:
+) -> tuple[Checked, ...]:
     """Return what each site's folder holds and everything that is wrong with it.
 
     Args:
@@ -30,7 +44,8 @@ def check_path(
         path = path / "federation.toml"
     if path.is_dir():
         declared, name = _belongs(path, federation, only, None)
-        return (inspect_folder(path, declared, name),)
+        load = partial(read_folder, path, declared, name)
+        return (Checked(inspect_folder(path, declared, name), declared, load),)
     tables = read_toml(path)
     if isinstance(tables.get("site"), dict) and not {"task", "labels"} & set(tables):
         site = read_site(path)
@@ -42,17 +57,19 @@ def check_path(
     return tuple(_inspect(declared, name, root) for name in names)
 
 
-def _inspect(federation: Federation, name: str, root: Path) -> Inspection:
+def _inspect(federation: Federation, name: str, root: Path) -> Checked:
+    load = partial(load_site, federation, name, root)
     reference = federation[name].data
-    if reference.startswith(
-        DATASET
-    ):  # drawn or public: complete by construction, so it is only read
-        loaded = load_site(federation, name, root)
+    if reference.startswith(DATASET):
+        # drawn or public: complete by construction, so it is only read
+        loaded = load()
         splits = {"train": len(loaded.train), "test": len(loaded.test)}
         patients = len({*loaded.train.group, *loaded.test.group})
         memory = loaded.train.image.nbytes + loaded.view.target.nbytes + loaded.test.image.nbytes
-        return Inspection(reference, name, (), sum(splits.values()), patients, splits, {}, memory)
-    return inspect_folder(root / reference, federation, name)
+        images = sum(splits.values())
+        inspection = Inspection(reference, name, (), images, patients, splits, {}, memory)
+        return Checked(inspection, federation, load)
+    return Checked(inspect_folder(root / reference, federation, name), federation, load)
 
 
 def _belongs(

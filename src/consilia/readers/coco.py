@@ -38,7 +38,9 @@ def read(
 ) -> Annotations:
     """Return what COCO files say about the images that they list."""
     found = Annotations(
-        files[0].name, listed=set(), missing="add it under 'images', or remove the image"
+        files[0].name,
+        listed=set(),
+        missing=f"is not listed in {files[0].name}; add it under 'images' or remove it",
     )
     for path in files:
         try:

@@ -46,7 +46,9 @@ def read(
 ) -> Annotations:
     """Return what CVAT files say about the images that they list."""
     found = Annotations(
-        files[0].name, listed=set(), missing="export it with all images of the task"
+        files[0].name,
+        listed=set(),
+        missing=f"is not listed in {files[0].name}; export all images of the task",
     )
     for path in files:
         what = f"{path.name} of {folder.who}"

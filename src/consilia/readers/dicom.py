@@ -75,19 +75,19 @@ def series_geometry(path: Path, root: Path, what: str) -> Geometry:
         headers = _headers(path, root, what)
         _check_alike(headers, what)
         ordered, affine, uneven = _ordered(headers, what)
-    first = ordered[0]
-    middle = ordered[len(ordered) // 2]
-    deep = int(first.get("BitsStored", 8))
-    identity = str(first.get("PatientID") or "").strip()
-    return Geometry(
-        (len(ordered), int(first.Rows), int(first.Columns)),
-        affine,
-        tuple(str(header.SOPInstanceUID) for header in ordered),
-        hashlib.sha256(identity.encode()).hexdigest()[:12] if identity else None,
-        _known(first.get("Modality"), IMAGING),
-        deep if deep > 8 and _window(middle) is None else 0,
-        uneven,
-    )
+        first = ordered[0]
+        middle = ordered[len(ordered) // 2]
+        deep = int(first.get("BitsStored", 8))
+        identity = str(first.get("PatientID") or "").strip()
+        return Geometry(
+            (len(ordered), int(first.Rows), int(first.Columns)),
+            affine,
+            tuple(str(header.SOPInstanceUID) for header in ordered),
+            hashlib.sha256(identity.encode()).hexdigest()[:12] if identity else None,
+            _known(first.get("Modality"), IMAGING),
+            deep if deep > 8 and _window(middle) is None else 0,
+            uneven,
+        )
 
 
 def series_planes(path: Path, root: Path, what: str) -> UInt8[np.ndarray, "z h w ..."]:
@@ -161,14 +161,11 @@ def _check_header(header: Any, what: str) -> None:
     if frames > 1:
         msg = f"{what} holds {frames} frames; expected single-frame files: export it as a series"
         raise DataError(msg)
-    photometric = str(header.get("PhotometricInterpretation", ""))
+    photometric = str(header.PhotometricInterpretation)
     if photometric not in {*GREY, "RGB"}:
         found = _known(photometric, COLOR)
-        found = f"'{found}'" if found else "none that is known"
-        msg = (
-            f"{what} has the photometric interpretation {found}; expected MONOCHROME1, MONOCHROME2 "
-            "or RGB: convert it"
-        )
+        found = f"the photometric interpretation '{found}'" if found else "unknown colors"
+        msg = f"{what} has {found}; expected MONOCHROME1, MONOCHROME2 or RGB: convert it"
         raise DataError(msg)
     check_values((int(header.Rows), int(header.Columns), int(header.SamplesPerPixel)), what)
 

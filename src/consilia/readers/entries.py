@@ -167,7 +167,7 @@ class Annotations:
         marks: What is drawn, by the names of cases.
         sizes: The height and width that it says images have, and where.
         listed: The images it speaks about; `None` where silence means that nothing is shown.
-        missing: What to do about an image that is not listed.
+        missing: What is wrong with an image that is not listed, and the way out.
     """
 
     source: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,8 @@ MOST_VALUES = 1 << 28
 LITTER = {"thumbs.db", "desktop.ini"}
 OUTSIDE = "leads outside its folder by a link; copy the file itself into the folder"
 DAMAGED = "cannot be read; it is damaged, cut short or of another type: export it again"
+#: Libraries that log values which they find odd, whoever's they are.
+LOGGERS = ("pydicom", "highdicom", "nibabel.global")
 #: The only file type of two parts.
 GZIPPED = ".nii.gz"
 
@@ -147,6 +150,9 @@ def guarded(what: str) -> Iterator[None]:
     except PermissionError:
         msg = f"{what} may not be read by this user; change its permissions"
         raise DataError(msg) from None
+    except ImportError as problem:
+        msg = f"{what} cannot be read without the package '{problem.name}'; install it"
+        raise DataError(msg) from None
     except Exception:  # a damaged file can raise anything at all in a decoder
         msg = f"{what} {DAMAGED}"
         raise DataError(msg) from None
@@ -155,8 +161,16 @@ def guarded(what: str) -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep decoders from warning: odd metadata does not make pixels wrong, and may name patients."""
-    with warnings.catch_warnings(action="ignore"):
-        yield
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def check_bytes(size: int, what: str, most: int | None = None) -> None:

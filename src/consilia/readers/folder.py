@@ -130,7 +130,7 @@ def note_copy(
     first = copies.setdefault((checksum, pixels.shape, pixels.dtype.char), entry)
     if first is entry or pixels.min() == pixels.max():
         return
-    if not np.array_equal(pixels, Loader(folder).image(first)):
+    if not np.array_equal(pixels, loader.again.image(first)):
         return  # the same checksum by chance
     what = f"images '{first.shown}' and '{entry.shown}' of {folder.who} are the same"
     if first.split == entry.split:

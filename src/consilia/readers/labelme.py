@@ -56,7 +56,9 @@ def read(
 ) -> Annotations:
     """Return what LabelMe files say about the images of the same names."""
     found = Annotations(
-        f"'{files[0].parent.name}'", listed=set(), missing="save one, even without a shape"
+        f"'{files[0].parent.name}'",
+        listed=set(),
+        missing="has no LabelMe file; save one, even without a shape",
     )
     for path in files:
         what = f"{path.name} of {folder.who}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,6 +29,11 @@ class Loader:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._kept: dict[str, tuple[Path, object]] = {}
+
+    @cached_property
+    def again(self) -> Loader:
+        """Another loader, for a second look at images that this one has let go of."""
+        return Loader(self.folder)
 
     def image(self, entry: Entry) -> Pixels:
         """Return the pixels of an image as they are stored, those of a volume in 8 bits."""

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from consilia.errors import DataError
-from consilia.readers.files import GZIPPED, check_bytes, check_values, guarded
+from consilia.readers.files import GZIPPED, check_bytes, check_values, guarded, quiet
 from consilia.readers.images import check_finite, index_values, to_bytes
 from consilia.readers.volumes import Geometry, same_place
 
@@ -115,21 +115,21 @@ def _planes(file: _File, order: np.ndarray) -> np.ndarray:
 
 def nifti_geometry(path: Path, what: str) -> Geometry:
     """Return where the volume of a file lies; its voxels are not read."""
-    with guarded(what):
+    with guarded(what), quiet():
         file = _open(path, what)
         return _turned(file, _order(file.affine, None))
 
 
 def nifti_planes(path: Path, what: str) -> UInt8[np.ndarray, "z h w"]:
     """Return the axial planes of a file in 8 bits."""
-    with guarded(what):
+    with guarded(what), quiet():
         file = _open(path, what)
         return to_bytes(check_finite(_planes(file, _order(file.affine, None)), what))
 
 
 def nifti_mask(path: Path, what: str, onto: Geometry) -> np.ndarray:
     """Return the values of a mask by plane, in the order of its image, where it must lie."""
-    with guarded(what):
+    with guarded(what), quiet():
         file = _open(path, what)
         order = _order(file.affine, onto.affine)
         same_place(_turned(file, order), onto, what)

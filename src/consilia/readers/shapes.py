@@ -187,10 +187,13 @@ def check_inside(mark: Mark, image: str, size: Size) -> None:
             )
             raise DataError(msg)
     elif min(low) < -BEYOND or high[0] > size[0] + BEYOND or high[1] > size[1] + BEYOND:
+        place = f"in rows {low[0]:.5g} to {high[0]:.5g} and columns {low[1]:.5g} to {high[1]:.5g}"
+        if low == high:
+            shift = 0.5 if mark.exact and isinstance(mark.shape, Dots) else 0.0
+            place = f"at row {low[0] - shift:.5g} and column {low[1] - shift:.5g}"
         msg = (
-            f"{mark.where} has a {NOUNS[type(mark.shape)]} in rows {low[0]:.5g} to {high[0]:.5g} and "
-            f"columns {low[1]:.5g} to {high[1]:.5g}, but image '{image}' is {size[0]} rows x "
-            f"{size[1]} columns; give positions in pixels of the stored image"
+            f"{mark.where} has a {NOUNS[type(mark.shape)]} {place}, but image '{image}' has "
+            f"{size[0]} rows and {size[1]} columns; give positions in pixels of the stored image"
         )
         raise DataError(msg)
 

@@ -49,7 +49,7 @@ def load_site(
         root: Where relative paths begin.
         seed: Decides what is drawn, and who is held out.
         completeness: The share of objects kept where the site declares `complete = false`.
-        validation: The share of training patients to hold out.
+        validation: The share of training patients to hold out, where a site has not done so itself.
     """
     declaration = federation[name]
     if not declaration.data.startswith(DATASET):
@@ -131,7 +131,7 @@ def _check_task(dataset: Dataset, federation: Federation, who: str) -> None:
 
 def _held_out(data: SiteData, validation: float, seed: int) -> SiteData:
     """Hold out whole patients, chosen by a hash of their names, so that the order does not matter."""
-    if not validation:
+    if not validation or data.validation is not None:  # the site chose its own
         return data
     train = data.train
     patients = sorted(

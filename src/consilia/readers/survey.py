@@ -201,7 +201,7 @@ def _annotated_slices(loader: Loader, slices: list[Entry]) -> list[Entry]:
         shown = values != UNSEEN
     else:
         own = [index + 1 for index in folder.annotated]
-        shown = np.isin(values, [*own, UNSEEN] if len(folder.federation.labels) == 1 else own)
+        shown = np.isin(values, own) | (values > len(folder.federation.labels))
     return [entry for entry in slices if shown[entry.plane].any()]
 
 
@@ -211,10 +211,7 @@ def _check_mask(folder: Folder, entry: Entry, drawn: Drawn, report: Report) -> N
     if source is None and entry.mask is None and entry.plane == 0:
         report("error", _no_mask(folder, entry))
     if source is not None and source.listed is not None and entry.name not in source.listed:
-        report(
-            "error",
-            f"{folder.name(entry.image)} is not annotated in {source.source}; {source.missing}",
-        )
+        report("error", f"{folder.name(entry.image)} {source.missing}")
 
 
 def _no_mask(folder: Folder, entry: Entry) -> str:

@@ -99,22 +99,23 @@ def _read_parquet(
     folder: Folder, name: str, needed: Sequence[str], known: Sequence[str]
 ) -> Iterator[tuple[int, list[str]]]:
     """Return the rows of a Parquet table as a file of comma-separated values has them."""
-    from pyarrow import parquet  # type: ignore[import-untyped] # published without type information
-
     where, path = f"{name} of {folder.who}", folder.root / name
     stay_inside(path, folder.root, where)
-    with guarded(where), parquet.ParquetFile(path) as file:
-        columns = list(file.schema_arrow.names)
-        check_values((max(1, file.metadata.num_rows), max(1, len(columns))), where)
-        unpacked = sum(
-            file.metadata.row_group(at).total_byte_size for at in range(file.num_row_groups)
-        )
-        if unpacked > LARGEST_TABLE:
-            msg = f"{where} has {unpacked} bytes; a table has at most {LARGEST_TABLE}"
-            raise DataError(msg)
-        _check_columns(where, columns, needed, known)
-        values = file.read(columns).to_pydict()
-        lines = zip(*values.values(), strict=True)
+    with guarded(where):
+        from pyarrow import parquet  # type: ignore[import-untyped] # without type information
+
+        with parquet.ParquetFile(path) as file:
+            columns = list(file.schema_arrow.names)
+            check_values((max(1, file.metadata.num_rows), max(1, len(columns))), where)
+            unpacked = sum(
+                file.metadata.row_group(at).total_byte_size for at in range(file.num_row_groups)
+            )
+            if unpacked > LARGEST_TABLE:
+                msg = f"{where} has {unpacked} bytes; a table has at most {LARGEST_TABLE}"
+                raise DataError(msg)
+            _check_columns(where, columns, needed, known)
+            values = file.read(columns).to_pydict()
+            lines = zip(*values.values(), strict=True)
     cells = ([_plain(cell) for cell in line] for line in lines)
     return iter([(1, columns), *enumerate(cells, start=2)])
 

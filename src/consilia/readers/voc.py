@@ -33,7 +33,9 @@ def read(
 ) -> Annotations:
     """Return what VOC files say about the images of the same names."""
     found = Annotations(
-        f"'{files[0].parent.name}'", listed=set(), missing="save one, even without an object"
+        f"'{files[0].parent.name}'",
+        listed=set(),
+        missing="has no VOC file; save one, even without an object",
     )
     for path in files:
         what = f"{path.name} of {folder.who}"

@@ -90,8 +90,12 @@ def write_folder(
     """
     form = declaration.supervision
     _check(format, form, cases, view)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        msg = f"'{path}' is there already; choose a folder that does not exist or is empty"
+        raise UsageError(msg)
     path.mkdir(parents=True, exist_ok=True)
     write_images = _write_volumes if format == "nifti" else _write_pictures
+    write_masks = _save_volumes if format == "nifti" else _save_masks
     known = [part for part in (cases, test) if part is not None and len(part)]
     names = write_images(path, known)
     _write_cases(path, cases, test, volumes=format == "nifti")
@@ -101,7 +105,7 @@ def write_folder(
             _append_tags(path, format, cases, view, test, labels)
         return
     if test is not None and len(test) and test.truth is not None:
-        (_write_mask_volumes if format == "nifti" else _write_masks)(path, test, test.truth)
+        write_masks(path / "masks", test, test.truth)
     if form is Supervision.NONE:
         return
     if form is IMAGE:
@@ -112,7 +116,7 @@ def write_folder(
         values = view.target
         if view.known_pixels is not None:
             values = np.where(view.known_pixels, view.target, np.uint8(UNSEEN))
-        (_write_mask_volumes if format == "nifti" else _write_masks)(path, cases, values)
+        write_masks(path / "masks", cases, values)
     else:
         drawings = {
             names[case]: draw_shapes(view, at, form, labels, case, provenance)
@@ -160,10 +164,10 @@ def _write_pictures(root: Path, parts: Sequence[Cases]) -> dict[str, str]:
     return names
 
 
-def _write_masks(root: Path, cases: Cases, values: UInt8[np.ndarray, "n h w"]) -> None:
-    (root / "masks").mkdir(exist_ok=True)
+def _save_masks(folder: Path, cases: Cases, values: UInt8[np.ndarray, "n h w"]) -> None:
+    folder.mkdir(exist_ok=True)
     for case, mask in zip(cases.case, values, strict=True):
-        Image.fromarray(mask).save(root / "masks" / f"{case}.png")
+        Image.fromarray(mask).save(folder / f"{case}.png")
 
 
 def _volumes(cases: Cases) -> dict[str, list[int]]:
@@ -182,10 +186,6 @@ def _write_volumes(root: Path, parts: Sequence[Cases]) -> dict[str, str]:
         _save_volumes(root / "images", cases, cases.image[:, 0])
         names |= {case: case for case in cases.case}
     return names
-
-
-def _write_mask_volumes(root: Path, cases: Cases, values: UInt8[np.ndarray, "n h w"]) -> None:
-    _save_volumes(root / "masks", cases, values)
 
 
 def _save_volumes(folder: Path, cases: Cases, values: UInt8[np.ndarray, "n h w"]) -> None:
@@ -329,7 +329,7 @@ def _boxes(
 ) -> list[Box | RotatedBox]:
     """Return the boxes that cover where a label may be."""
     if form is ROTATED_BOX:
-        if provenance is None:
+        if provenance is None or "boxes" not in provenance.marks.get(case, {}):
             msg = (
                 f"the rotated boxes of case '{case}' cannot be told from their pixels; give the "
                 "provenance that they were drawn with"

@@ -183,7 +183,7 @@ def _edges(shape: Box | RotatedBox) -> tuple[float, float, float, float]:
 def outlines(mask: Mask) -> list[tuple[Point, ...]]:
     """Return a ring along the edges of pixels for each connected part of a mask.
 
-    A hole is joined to the ring by a path that is walked to and fro, which encloses nothing.
+    A hole is joined to the ring by a path that is walked there and back, which encloses nothing.
     """
     parts, count = ndimage.label(mask)
     rings = []

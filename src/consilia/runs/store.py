@@ -46,7 +46,7 @@ class RunFolder:
     # --- beginning and coming back ---
 
     @classmethod
-    def create(cls, path: Path, spec: RunSpec) -> RunFolder:
+    def create(cls, path: Path, spec: RunSpec, data: Path | None = None) -> RunFolder:
         """Start a run folder; a folder that holds another run is refused, never written over."""
         folder = cls(path)
         if (path / "spec.toml").exists():
@@ -60,7 +60,7 @@ class RunFolder:
         refuse_full(path, " and holds no run")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / "environment.json", json.dumps(environment(), indent=1))
+            _write(path / "environment.json", json.dumps(environment(data), indent=1))
             asked = spec.model_dump(mode="json", exclude_none=True)
             _write(path / "spec.toml", tomli_w.dumps(asked))
         except OSError as error:
@@ -99,6 +99,11 @@ class RunFolder:
         """Return what was asked."""
         where = f"spec.toml of run '{self.path}'"
         return validate(RunSpec, read_toml(self.path / "spec.toml", UsageError), where, UsageError)
+
+    def data(self) -> Path | None:
+        """Return where the run's relative data paths begin, if that folder is on this machine."""
+        found = self.read_json("environment.json").get("data")
+        return Path(found) if found and Path(found).is_dir() else None
 
     # --- lines ---
 
@@ -211,9 +216,10 @@ def same_run(one: RunSpec, other: RunSpec) -> bool:
     return one.model_dump(exclude={"engine"}) == other.model_dump(exclude={"engine"})
 
 
-def environment() -> dict[str, Any]:
-    """Return on what a run was made: versions and machine, no host name."""
+def environment(data: Path | None = None) -> dict[str, Any]:
+    """Return on what a run was made: versions, machine (no host name) and where its data was."""
     return {
+        "data": None if data is None else str(data.resolve()),
         "consilia": consilia.__version__,
         "python": sys.version.split()[0],
         "platform": platform.platform(),
