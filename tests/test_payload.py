@@ -174,6 +174,13 @@ def test_numbers_that_are_not_finite_are_seen(bad):
     assert not is_finite(pack(message(weights=poisoned), "train", "oslo", 1))
 
 
+def test_a_sum_that_overflows_is_no_reason_to_drop_an_update():
+    huge = {**weights(), "conv": torch.full((2, 3), 3e38)}
+    assert is_finite(pack(message(weights=huge), "train", "oslo", 1))
+    opposed = {**weights(), "conv": torch.tensor([[float("inf"), -float("inf"), 0.0]] * 2)}
+    assert not is_finite(pack(message(weights=opposed), "train", "oslo", 1))
+
+
 def test_the_ledger_shows_each_field_once_with_its_size():
     shown = {
         entry.field: entry for entry in entries(pack(message(), "train", "oslo", 1), hashes=True)

@@ -323,11 +323,16 @@ def _paths(tree: Json) -> Iterator[str]:
 
 def is_finite(record: Record) -> bool:
     """Return whether no number in a record is NaN or infinite."""
-    if any(
-        t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in record.tensors.values()
-    ):
+    if not all(_finite(tensor) for tensor in record.tensors.values()):
         return False
     return all(math.isfinite(x) for x in _floats(record.body))
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Sum first: one pass without a copy, and not finite if any entry is not; then look closely."""
+    if not tensor.is_floating_point() or math.isfinite(float(tensor.sum())):
+        return True
+    return bool(torch.isfinite(tensor).all())
 
 
 def _floats(tree: Json) -> Iterator[float]:
