@@ -17,12 +17,18 @@ from pydantic_core import PydanticUndefined
 
 from consilia import errors
 from consilia.cli.main import app
+from consilia.datasets.registry import DATASETS
 from consilia.declare.federation import Declared, Federation, ImageShape, SiteDeclaration
 from consilia.declare.read import validate
 from consilia.evaluate.metrics import METRICS
 from consilia.evaluate.selection import RULES
 from consilia.methods import METHODS, Wire, make_method, wire_of
+from consilia.readers.formats import FORMATS
+from consilia.readers.images import IMAGE_TYPES, MASK_TYPES
+from consilia.readers.volumes import VOLUME_TYPES
+from consilia.readers.write import FORMS
 from consilia.runs.spec import (
+    STUDIES,
     EngineSettings,
     EvaluateSettings,
     MethodChoice,
@@ -36,6 +42,7 @@ from consilia.runs.spec import (
 from consilia.testing import run_toy, toy_sites, toy_spec
 from consilia.training.learner import NETWORKS
 from consilia.training.settings import LearnerSettings, Training
+from consilia.weaken import PRESETS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -149,7 +156,7 @@ def test_commands_that_are_shown_can_be_given(page):
                 assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.M)
             if program == "consilia" and not name.isupper():
                 given = COMMANDS[name].make_context(name, rest).params
-                if given.get("study") in studies():
+                if str(given.get("study")).partition("@")[0] in studies():
                     changes = parse_changes(given["changes"] or [])
                     named = {"method.name": given.get("method") or "fedavg"}
                     spec = read_spec(given["study"], {**named, **changes})
@@ -270,6 +277,60 @@ SKELETON = (
     "Command",
     "Our numbers beside theirs",
 )
+
+
+def test_every_dataset_is_there_as_its_card_has_it():
+    text = reference("datasets")
+    findings = DATASETS["chestxray14"].card.labels
+    assert ", ".join(findings) in " ".join(text.split())
+    rows = {row[0].strip("`"): row[1:] for row in table(text)}
+    assert list(rows) == list(DATASETS)
+    assert f"{len(DATASETS)} [datasets]" in (ROOT / "README.md").read_text()
+    for name, (task, labels, sites, terms) in rows.items():
+        card = DATASETS[name].card
+        assert task == card.task, name
+        shown = findings if labels == "the 14 findings" else tuple(labels.split(", "))
+        assert shown == card.labels, name
+        own, _, parts = sites.partition("; or ")
+        assert tuple(own.split(", ")) == card.sites, name
+        assert parts == (f"`i-of-{card.parts}`" if card.parts else ""), name
+        assert terms in card.licence, name
+
+
+def test_every_format_is_there_in_the_order_of_detection():
+    rows = table(section(reference("formats"), "Files of annotation tools"))
+    assert [row[0] for row in rows] == [way.name for way in FORMATS]
+    weaken = section(reference("command-line"), "consilia weaken")
+    assert all(f"`{name}`" in weaken for name in FORMS)
+
+
+def test_every_file_type_is_there():
+    text = reference("formats") + reference("declaration")
+    assert all(f"`{kind}`" in text for kind in (*IMAGE_TYPES, *MASK_TYPES, *VOLUME_TYPES))
+
+
+def test_every_preset_is_there():
+    text = section((DOCS / "how-to" / "weaken-labels.md").read_text(), "Presets")
+    sites = {}
+    for names, count in table(text):
+        for first, last in re.findall(r"`([\w-]+)`(?: to `([\w-]+)`)?", names):
+            until = int(last[-1]) if last else 0
+            sites |= (
+                {f"{first[:-1]}{m}": count for m in range(until + 1)} if last else {first: count}
+            )
+    assert sites == {n: "any" if len(r) == 1 else str(len(r)) for n, r in PRESETS.items()}
+
+
+def test_every_setting_of_a_built_in_study_is_there():
+    rows = table(section(reference("run-file"), "Settings"))
+    shown = {row[0].strip("`"): re.findall(r"`(\w+)`", row[1].partition(":")[0]) for row in rows}
+    there = {}
+    for study in studies():
+        found = tomllib.loads((STUDIES / study / "run.toml").read_text()).get("settings", {})
+        for setting in found:
+            read_spec(f"{study}@{setting}")
+        there |= {study: list(found)} if found else {}
+    assert shown == there
 
 
 def test_every_metric_is_there():
