@@ -265,3 +265,59 @@ def test_an_unknown_verb_is_a_failed_reply(tmp_path):
     assert reply.body["reason"] == (
         "a record asks to 'export'; expected one of introduce, train, evaluate, examine"
     )
+
+
+def test_a_site_that_diverged_once_comes_back_healthy(monkeypatch, tmp_path):
+    from consilia.methods.averaging import Averaging
+
+    honest = Averaging.loss
+
+    def diverges(self, anchor, site):
+        plain = honest(self, anchor, site)
+        broken = site.name == "bo" and site.round == 1
+        return (lambda batch: plain(batch) * float("nan")) if broken else plain
+
+    monkeypatch.setattr(Averaging, "loss", diverges)
+    run_toy(toy_spec(), tmp_path / "run")
+    took = [line["took_part"] for line in rounds_of(tmp_path / "run")]
+    assert took == [["anna", "cleo"], ["anna", "bo", "cleo"], ["anna", "bo", "cleo"]]
+
+
+def test_every_admitted_site_is_judged_also_when_it_was_not_drawn_to_train(tmp_path):
+    spec = toy_spec(rounds=4, participation={"fraction": 0.34}, evaluate={"selection": "last_ten"})
+    metrics = run_toy(spec, tmp_path / "run")
+    met = {site for line in rounds_of(tmp_path / "run") for site in line["took_part"]}
+    assert set(metrics["sites"]) == met
+    cases = json.loads((tmp_path / "run/cases.json").read_text())
+    assert set(cases) == met
+
+
+def test_a_site_without_test_images_is_left_out_and_none_at_all_is_refused(tmp_path):
+    import numpy as np
+
+    spec = toy_spec()
+    sites = toy_sites(spec)
+    empty = {k: replace(v, test=v.test.take(np.arange(0))) for k, v in sites.items()}
+    metrics = run_toy(spec, tmp_path / "run", {**sites, "bo": empty["bo"]})
+    assert set(metrics["sites"]) == {"anna", "cleo"}
+    assert all(line["events"] == [] for line in rounds_of(tmp_path / "run"))
+    with pytest.raises(UsageError, match="no site has test images"):
+        run_toy(spec, tmp_path / "none", empty)
+
+
+def test_a_label_that_the_truth_does_not_know_of_is_not_judged(tmp_path):
+    spec = toy_spec()
+    sites = {
+        name: replace(data, test=replace(data.test, marked=(True, False)))
+        for name, data in toy_sites(spec).items()
+    }
+    part = run_toy(spec, tmp_path / "part", sites)
+    whole = run_toy(spec, tmp_path / "whole")
+    assert part["mean"]["dice"] == pytest.approx(whole["mean"]["dice/round"])
+
+
+def test_a_method_that_invites_fewer_than_min_sites_is_not_stopped(tmp_path):
+    forms = {"anna": "none", "bo": "none", "cleo": "mask"}
+    sites = [{"name": name, "supervision": form} for name, form in forms.items()]
+    spec = toy_spec(sites=sites, method={"name": "fedst"}, participation={"min_sites": 2})
+    run_toy(spec, tmp_path / "run")

@@ -209,3 +209,9 @@ def test_settings_are_checked():
         make_method("fedavg", {"rows": "some"})
     assert make_method("fedprox", {"mu": 1}).mu == 1.0
     assert with_changes(toy_spec(), "rounds=7").rounds == 7
+    with pytest.raises(
+        UsageError, match=r"method.mu of 'fedprox' is nan; expected a finite number, at least 0"
+    ):
+        make_method("fedprox", {"mu": float("nan")})
+    with pytest.raises(UsageError, match=r"method.warmup of 'fedst' is 2.0; expected .* at most 1"):
+        make_method("fedst", {"warmup": 2.0})

@@ -203,6 +203,6 @@ def test_an_absent_site_is_asked_for_its_estimate_when_it_is_back():
 def test_only_masks_of_one_label():
     assert "segments one label" in why_not("fedia", toy_spec().federation)
     mixed = [{"name": "a", "supervision": "mask"}, {"name": "b", "supervision": "box"}]
-    assert "needs masks at every site, but 'b'" in why_not(
+    assert "needs masks at every site; 'b'" in why_not(
         "fedia", toy_spec(labels=["x"], sites=mixed).federation
     )

@@ -100,4 +100,12 @@ def test_the_environment_names_versions_and_no_host(folder):
     held = json.loads((folder.path / "environment.json").read_text())
     assert held == json.loads(json.dumps(environment()))
     assert "torch" in held["packages"]
-    assert set(held) == {"consilia", "python", "platform", "processor", "cores", "packages"}
+    assert set(held) == {
+        "consilia",
+        "cores",
+        "data",
+        "packages",
+        "platform",
+        "processor",
+        "python",
+    }

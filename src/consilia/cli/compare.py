@@ -124,7 +124,7 @@ def _seeds(text: str) -> list[int]:
     if not found:
         msg = f"--seeds {text}: expected whole numbers, comma-separated, for example 0,1,2"
         raise UsageError(msg)
-    return found
+    return list(dict.fromkeys(found))  # a seed that is named twice is one run
 
 
 def _print(found: Comparison) -> None:

@@ -204,6 +204,8 @@ def _changes(asked: dict[str, Any]) -> dict[str, Any]:
         changes["annotates"] = tuple(label.strip() for label in asked["labels"].split(","))
     if asked["style"] is not None:
         changes["style"] = asked["style"]
+    if asked["form"] not in {None, "mask"}:
+        changes["complete"] = True  # only masks can miss objects
     if asked["completeness"] is not None:
         changes["complete"] = False
     return changes

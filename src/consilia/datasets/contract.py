@@ -24,6 +24,8 @@ class Cases:
         case: A name per image, unique within the site.
         group: The patient (or lesion) each image belongs to; splits and statistics go by it.
         volume: The volume each slice was cut from, where images are slices; else `None`.
+        marked: Which of the federation's labels the truth knows of; `None` means all. A label that
+            it does not know of is not judged.
     """
 
     image: UInt8[np.ndarray, "n c h w"]
@@ -31,6 +33,7 @@ class Cases:
     case: tuple[str, ...]
     group: tuple[str, ...]
     volume: tuple[str, ...] | None = None
+    marked: tuple[bool, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.image)
@@ -43,6 +46,7 @@ class Cases:
             tuple(self.case[i] for i in index),
             tuple(self.group[i] for i in index),
             None if self.volume is None else tuple(self.volume[i] for i in index),
+            self.marked,
         )
 
 

@@ -16,25 +16,26 @@ Labels = tuple[str, ...]
 def places(own: Labels, wanted: Labels, who: str) -> tuple[int | None, ...]:
     """Return where each wanted label is among a dataset's own; `None` where it is not.
 
-    Labels go by name. Where no name is the same but there are as many, the federation has names of
-    its own for them, and they go by position.
+    Labels go by name. Where both have a single label, the federation may call it otherwise.
 
     Raises:
         DeclarationError: The two have nothing in common.
     """
     if any(label in own for label in wanted):
         return tuple(own.index(label) if label in own else None for label in wanted)
-    if len(own) == len(wanted):
-        return tuple(range(len(own)))
+    if len(own) == len(wanted) == 1:
+        return (0,)
     msg = f"{who} has the labels {listing(own)}, and none of them is among {listing(wanted)}; use its names"
     raise DeclarationError(msg)
 
 
 def match_cases(cases: Cases, at: tuple[int | None, ...]) -> Cases:
-    """Return cases with a federation's labels; what the dataset does not mark is 0 in the truth."""
+    """Return cases with a federation's labels; what the dataset does not mark is not judged."""
     if cases.truth is None or at == tuple(range(len(at))):
         return cases
-    return replace(cases, truth=_match(cases.truth, at))
+    return replace(
+        cases, truth=_match(cases.truth, at), marked=tuple(old is not None for old in at)
+    )
 
 
 def match_view(view: LabelView, at: tuple[int | None, ...]) -> LabelView:

@@ -66,6 +66,11 @@ def run_in_process(
     if sites is None:
         sites = load_sites(spec, federation, data)
     common = load_common(federation, data, seed=spec.simulate.seed)
+    if federation.test is None and not any(len(site.test) for site in sites.values()):
+        msg = (
+            "no site has test images, so nothing could be judged; mark some as 'test' in cases.csv"
+        )
+        raise UsageError(msg)
     bench = make_bench(spec, method, federation)
     start = make_start(spec, federation, bench)
     folder = RunFolder.create(path, spec, data)

@@ -35,7 +35,7 @@ class Judgement:
     def mean_of(cls, judgements: list[Judgement]) -> Judgement:
         """Return the mean of several models' scores."""
         first = judgements[0]
-        means = {key: float(np.mean([j.means[key] for j in judgements])) for key in first.means}
+        means = {key: _mean(np.array([j.means[key] for j in judgements])) for key in first.means}
         values = np.mean([j.values for j in judgements], axis=0)
         return cls(means, first.case, first.group, first.columns, values)
 
@@ -79,6 +79,9 @@ def _judge_masks(federation: Federation, predicted: np.ndarray, cases: Cases) ->
     regions = {
         name: tuple(at[label] for label in members) for name, members in federation.regions.items()
     } or {label: (index,) for label, index in at.items()}
+    if cases.marked is not None:
+        judged = {index for index, known in enumerate(cases.marked, start=1) if known}
+        regions = {name: members for name, members in regions.items() if judged.issuperset(members)}
     scores = segmentation_scores(predicted, cases.truth, regions, METRICS, volume=cases.volume)
     case, group = cases.case, cases.group
     if cases.volume is not None:
@@ -91,7 +94,10 @@ def _judge_masks(federation: Federation, predicted: np.ndarray, cases: Cases) ->
 
 def _judge_classes(federation: Federation, probability: np.ndarray, cases: Cases) -> Judgement:
     assert cases.truth is not None
-    means = classification_scores(probability, cases.truth, federation.labels, federation.exclusive)
+    known = None if cases.marked is None else np.tile(np.array(cases.marked), (len(cases), 1))
+    means = classification_scores(
+        probability, cases.truth, federation.labels, federation.exclusive, known
+    )
     columns = (
         *(f"probability/{label}" for label in federation.labels),
         *(f"truth/{label}" for label in federation.labels),

@@ -107,7 +107,8 @@ class Rounds:
             ups[reply.site] = self.spool.keep(reply.site, message)
         for site in set(invited) - set(ups) - {event["site"] for event in self.events}:
             self._event(site, "absent: it did not answer")
-        self._need_enough(number, ups)
+        missing = len(self.federation.site) - len(known)
+        self._need_enough(number, len(invited) + missing, ups)
         self.server = self.method.aggregate(self.server, dict(sorted(ups.items())))
         shares = dict(self.method.shares(self.server))
         ups.clear()
@@ -121,11 +122,14 @@ class Rounds:
             "events": self.events,
         }
         if self._evaluates(number):
-            line |= self._evaluate(number, known)
+            line |= self._evaluate(number)
         return line
 
-    def _need_enough(self, number: int, ups: dict[str, Any]) -> None:
-        needed = self.spec.participation.min_sites if self.method.data == "own" else 1
+    def _need_enough(self, number: int, wanted: int, ups: dict[str, Any]) -> None:
+        """End the run where too few answered; of those present, a method may itself invite fewer."""
+        needed = 1
+        if self.method.data == "own":
+            needed = max(1, min(self.spec.participation.min_sites, wanted))
         if len(ups) >= needed:
             return
         why = "; ".join(f"{event['site']} {event['event']}" for event in self.events)
@@ -163,7 +167,8 @@ class Rounds:
                 self._event(reply.site, f"refused: {error}")
         if self.server is None:
             if not intros:
-                msg = f"no site introduced itself: {'; '.join(e['event'] for e in self.events)}"
+                why = "; ".join(f"{e['site']} {e['event']}" for e in self.events)
+                msg = f"no site introduced itself in round {number}{': ' + why if why else ''}"
                 raise RunError(msg)
             self.server = self.method.start(self.begin, dict(sorted(intros.items())))
         else:
@@ -201,19 +206,27 @@ class Rounds:
             return True
         return last == 0 or number % self.spec.evaluate.every == 0
 
-    def _evaluate(self, number: int, known: tuple[str, ...]) -> dict[str, Any]:
-        sites = self.federation.sites if self.method.data == "pooled" else known
+    def _evaluate(self, number: int) -> dict[str, Any]:
+        """Judge every site that has joined, whether or not it was drawn to train this round."""
+        pooled = self.method.data == "pooled"
+        sites = self.federation.sites if pooled else self.progress.admitted
         if self.federation.test is not None:
             sites = (*sites, COMMON)
         examines = self.spec.evaluate.per_case and self._selectable(number)
         test, validation = {}, {}
         cases = {}
         for reply in self._exchange("examine" if examines else "evaluate", number, sites):
-            if examines:
-                examination = unpack(Examination, reply)
-                scores, cases[reply.site] = examination.scores, _table(examination)
-            else:
-                scores = unpack(Scores, reply)
+            try:
+                if examines:
+                    examination = unpack(Examination, reply)
+                    scores, cases[reply.site] = examination.scores, _table(examination)
+                else:
+                    scores = unpack(Scores, reply)
+            except MessageError as error:
+                self._event(reply.site, f"refused: {error}")
+                continue
+            if not scores.test:
+                continue
             test[reply.site] = dict(scores.test)
             if scores.validation is not None:
                 validation[reply.site] = dict(scores.validation)
@@ -325,17 +338,16 @@ class Rounds:
         ]
         if not tables:
             return
-        merged = tables[-1]
+        merged = {site: table for tables_of in tables for site, table in tables_of.items()}
         for site, table in merged.items():
-            for column in table["values"]:
-                rows = [
-                    [math.nan if v is None else v for v in t[site]["values"][column]]
-                    for t in tables
+            held = [t[site]["values"] for t in tables if site in t]  # a site may miss a round
+            table["values"] = {
+                column: [
+                    _mean(row) for row in zip(*(values[column] for values in held), strict=True)
                 ]
-                table["values"][column] = [
-                    sum(column) / len(column) for column in zip(*rows, strict=True)
-                ]
-        self.folder.write_json("cases.json", _plain(merged))
+                for column in table["values"]
+            }
+        self.folder.write_json("cases.json", _plain(_ordered(merged)))
 
 
 def _table(examination: Examination) -> dict[str, Any]:
@@ -345,6 +357,12 @@ def _table(examination: Examination) -> dict[str, Any]:
         "group": list(examination.group),
         "values": {name: _plain(values) for name, values in columns},
     }
+
+
+def _mean(values: tuple[float | None, ...]) -> float | None:
+    """Return the mean of what is defined."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _scalars(record: Record) -> dict[str, float]:

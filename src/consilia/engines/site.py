@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from consilia.datasets.contract import SiteData
@@ -15,7 +16,7 @@ from consilia.engines.memory import MemoryStore
 from consilia.engines.messages import Examination, Failed, Hello, Optimizers, Overlay, Scores
 from consilia.errors import MessageError
 from consilia.methods.contract import AnyMethod, Panel, wire_of
-from consilia.payload import Record, Weights, pack, unpack
+from consilia.payload import Record, Weights, is_finite, pack, unpack
 from consilia.runs.spec import RunSpec
 from consilia.training.batch import ResidentCases
 from consilia.training.site import LABELS, Site, Workbench
@@ -80,14 +81,16 @@ class SiteWorker:
         down = unpack(self.wire.down, record, self.bench.layout)
         site = self._site(record.round)
         up, memory = self.method.local_update(down, self._memory(), site)
-        self._remember(site, memory)
+        # An update that diverged will be dropped; what it left behind must not outlive it.
+        if is_finite(pack(up, record.verb, self.name, record.round)):
+            self._remember(site, memory)
         return up
 
     def _evaluate(self, record: Record) -> Scores:
-        return self._judge(record, pictures=False)[0]
+        return self._judge(record)[0]
 
     def _examine(self, record: Record) -> Examination:
-        scores, judged = self._judge(record, pictures=True)
+        scores, judged = self._judge(record)
         values = torch.from_numpy(judged.values)
         return Examination(scores, judged.case, judged.group, judged.columns, values)
 
@@ -95,18 +98,20 @@ class SiteWorker:
         """Return the weights this site evaluates and predicts with."""
         return self.method.model_for(down, self._memory(), self._site(round_))
 
-    def _judge(self, record: Record, *, pictures: bool) -> tuple[Scores, Judgement]:
+    def _judge(self, record: Record) -> tuple[Scores, Judgement]:
         model = self.model(unpack(self.wire.down, record, self.bench.layout), record.round)
         models = model.models if isinstance(model, Panel) else (model,)
-        tests = [judge(self.bench, self.federation, m, self.data.test) for m in models]
-        test = Judgement.mean_of([judgement for judgement, _ in tests])
-        if pictures and self.folder is not None:
-            path = self.folder / f"{self.name}.npz"
-            save_pictures(path, self.data.test, tests[0][1], test, self.spec.evaluate.pictures)
         validation = None
-        if self.data.validation is not None:
+        if self.data.validation is not None and len(self.data.validation):
             held = [judge(self.bench, self.federation, m, self.data.validation)[0] for m in models]
             validation = Judgement.mean_of(held).means
+        if not len(self.data.test):
+            return Scores({}, validation), Judgement({}, (), (), (), np.zeros((0, 0)))
+        tests = [judge(self.bench, self.federation, m, self.data.test) for m in models]
+        test = Judgement.mean_of([judgement for judgement, _ in tests])
+        if self.folder is not None:  # pictures stay here, whatever leaves
+            path = self.folder / f"{self.name}.npz"
+            save_pictures(path, self.data.test, tests[0][1], test, self.spec.evaluate.pictures)
         return Scores(test.means, validation), test
 
     # --- what the site remembers ---

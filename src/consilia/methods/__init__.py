@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ def make_method(name: str, values: Mapping[str, Any] | None = None) -> AnyMethod
         msg = f"no method named '{name}'{near} (`consilia methods` lists all {len(METHODS)})"
         raise UsageError(msg)
     entry = METHODS[name]
-    known = {f.name for f in dataclasses.fields(entry.method)}  # type: ignore[arg-type]  # all are dataclasses
+    known = {f.name: f for f in dataclasses.fields(entry.method)}  # type: ignore[arg-type]  # all are dataclasses
     hints = typing.get_type_hints(entry.method)
     chosen = {**entry.preset, **(values or {})}
     for key, value in chosen.items():
@@ -104,6 +105,7 @@ def make_method(name: str, values: Mapping[str, Any] | None = None) -> AnyMethod
             )
             raise UsageError(msg)
         chosen[key] = _checked(name, key, value, hints[key])
+        _within(name, known[key], chosen[key])
     return entry.method(**chosen)
 
 
@@ -125,6 +127,20 @@ def _checked(name: str, key: str, value: Any, kind: Any) -> Any:
         msg = f"method.{key} of '{name}' is {shown(value)}; expected {wanted}"
         raise UsageError(msg)
     return value
+
+
+def _within(name: str, field: dataclasses.Field[Any], value: Any) -> None:
+    """Refuse a number outside the range its hyper-parameter declares, and any that is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    low, high = field.metadata.get("low"), field.metadata.get("high")
+    if math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high):
+        return
+    bounds = [f"at least {low:g}"] if low is not None else []
+    bounds += [f"at most {high:g}"] if high is not None else []
+    wanted = ", ".join(["a finite number", *bounds])
+    msg = f"method.{field.name} of '{name}' is {value}; expected {wanted}"
+    raise UsageError(msg)
 
 
 def labels_seen(method: AnyMethod, federation: Federation) -> Federation:

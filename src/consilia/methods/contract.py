@@ -56,12 +56,20 @@ class Card:
     summary: str
 
 
-def hyper(default: Any, meaning: str, *, source: str) -> Any:
+def hyper(
+    default: Any, meaning: str, *, source: str, low: float | None = 0, high: float | None = None
+) -> Any:
     """Return a dataclass field for a hyper-parameter: its value, its meaning and where it is from.
 
-    `source` is a place in the paper, a line in the authors' code, or "ours" with a reason.
+    Args:
+        default: The value, the paper's where it gives one.
+        meaning: What it does, with the paper's symbol.
+        source: A place in the paper, a line in the authors' code, or "ours" with a reason.
+        low: The least a number may be; `None` for no bound.
+        high: The most a number may be.
     """
-    return dataclasses.field(default=default, metadata={"meaning": meaning, "source": source})
+    told = {"meaning": meaning, "source": source, "low": low, "high": high}
+    return dataclasses.field(default=default, metadata=told)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from consilia.datasets.contract import SiteData
-from consilia.declare import Federation, SiteDeclaration
+import numpy as np
+
+from consilia.datasets.contract import Cases, SiteData
+from consilia.declare import COMMON, Federation, SiteDeclaration
 from consilia.declare.read import read_federation, read_site, read_toml, validate
 from consilia.errors import UsageError, listing, suggestion
+from consilia.labels import LabelView
 from consilia.readers.folder import read_folder
 from consilia.readers.inspect import Inspection, inspect_folder
-from consilia.readers.site import DATASET, data_root, load_site
+from consilia.readers.site import DATASET, data_root, load_common, load_site
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,32 @@ def check_path(
     declared = read_federation(path)
     names = declared.sites if only is None else (_known(declared, only),)
     root = data_root(data, path.parent)
-    return tuple(_inspect(declared, name, root) for name in names)
+    checked = [_inspect(declared, name, root) for name in names]
+    if declared.test is not None and only is None:
+        checked.append(_inspect_common(declared, root))
+    return tuple(checked)
+
+
+def _inspect_common(federation: Federation, root: Path) -> Checked:
+    """Look at the test set that all sites share."""
+    assert federation.test is not None
+    if not federation.test.startswith(DATASET):
+        path = root / federation.test
+        load = partial(read_folder, path, federation, None)
+        return Checked(inspect_folder(path, federation, None), federation, load)
+    cases = load_common(federation, root)
+    images = 0 if cases is None else len(cases)
+    patients = 0 if cases is None else len(set(cases.group))
+    memory = 0 if cases is None else cases.image.nbytes
+    found = Inspection(federation.test, COMMON, (), images, patients, {"test": images}, {}, memory)
+    return Checked(found, federation, partial(_only_test, cases))
+
+
+def _only_test(cases: Cases | None) -> SiteData:
+    assert cases is not None
+    assert cases.truth is not None
+    known = np.ones((len(cases), 1), dtype=bool)
+    return SiteData(cases, LabelView(cases.truth, known), None, cases)
 
 
 def _inspect(federation: Federation, name: str, root: Path) -> Checked:

@@ -54,7 +54,7 @@ def load_site(
     declaration = federation[name]
     if not declaration.data.startswith(DATASET):
         data = read_folder(root / declaration.data, federation, name)
-        return _held_out(data, validation, seed)
+        return _held_out(name, data, validation, seed)
     dataset, site = parse_reference(declaration.data)
     _check_task(dataset, federation, f"site '{name}'")
     own, image = dataset.card.labels, federation.image
@@ -81,7 +81,7 @@ def load_site(
             completeness=completeness,
             exclusive=federation.exclusive,
         )
-    return _held_out(SiteData(train, view, None, test), validation, seed)
+    return _held_out(name, SiteData(train, view, None, test), validation, seed)
 
 
 def load_common(federation: Federation, root: Path, *, seed: int = 0) -> Cases | None:
@@ -129,7 +129,7 @@ def _check_task(dataset: Dataset, federation: Federation, who: str) -> None:
         raise DeclarationError(msg)
 
 
-def _held_out(data: SiteData, validation: float, seed: int) -> SiteData:
+def _held_out(name: str, data: SiteData, validation: float, seed: int) -> SiteData:
     """Hold out whole patients, chosen by a hash of their names, so that the order does not matter."""
     if not validation or data.validation is not None:  # the site chose its own
         return data
@@ -139,10 +139,16 @@ def _held_out(data: SiteData, validation: float, seed: int) -> SiteData:
     )
     held = set(patients[: max(1, round(validation * len(patients)))])
     if len(held) == len(patients):
-        msg = f"a site with {len(patients)} training patient cannot hold one out; set evaluate.validation = 0"
+        msg = (
+            f"site '{name}' has {len(patients)} training patient and cannot hold one out; set "
+            "evaluate.validation = 0, or list validation cases in its cases.csv"
+        )
         raise DataError(msg)
     if train.truth is None:
-        msg = "validation images need complete labels, and this site's training images have none"
+        msg = (
+            f"site '{name}' cannot hold out training images, for they have no complete labels; list "
+            "validation cases that have in its cases.csv, or set evaluate.validation = 0"
+        )
         raise DataError(msg)
     out = np.array([group in held for group in train.group])
     keep = np.flatnonzero(~out)

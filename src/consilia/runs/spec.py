@@ -116,6 +116,16 @@ class RunSpec(Declared):
                     f"{listing(sites)}{near}"
                 )
                 raise UsageError(msg)
+        late = [name for name, first in self.participation.joins.items() if first > self.rounds]
+        if late:
+            msg = (
+                f"participation.joins lets {listing(late)} join after the last of {self.rounds} rounds; "
+                "let them join earlier, or leave them out of the federation"
+            )
+            raise UsageError(msg)
+        if all(self.participation.joins.get(name, 1) > 1 for name in sites):
+            msg = "participation.joins leaves nobody in round 1; let at least one site join then"
+            raise UsageError(msg)
         if self.participation.min_sites > len(sites):
             msg = (
                 f"participation.min_sites is {self.participation.min_sites}, but the federation has "

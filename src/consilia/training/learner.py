@@ -110,6 +110,9 @@ class PlainLearner(Learner):
                 f"{', '.join(f for f in fitting if f != 'ce' or federation.exclusive)}"
             )
             raise UsageError(msg)
+        if segments and settings.positive_weight != "none":
+            msg = "learner.positive_weight is for classification; leave it out of a segmentation study"
+            raise UsageError(msg)
         if objective == "dice-foreground" and len(federation.labels) > 1:
             count = len(federation.labels)
             msg = f"objective 'dice-foreground' is for one label, the federation has {count}; use 'dice'"

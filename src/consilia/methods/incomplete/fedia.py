@@ -112,10 +112,10 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 
     warmup: int = hyper(10, "rounds T of plain FedAvg first", source="Sec. 3.1 (MS; LUNG uses 40)")
     gap: float = hyper(
-        0.03, "fall of the IoU below its line that triggers correction", source="Sec. 3.1"
+        0.03, "fall of the IoU below its line that triggers correction", source="Sec. 3.1", low=None
     )
     threshold: float = hyper(
-        0.8, "probability τ above which a missed pixel is added", source="Sec. 3.1"
+        0.8, "probability τ above which a missed pixel is added", source="Sec. 3.1", high=1
     )
     aware: bool = hyper(
         True, "completeness-aware aggregation in stage two", source="Table 2, ablation"
@@ -139,10 +139,12 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 
     def unmet(self, federation: Federation) -> str | None:
         """Refuse all but masks of one label."""
-        if federation.task != "segmentation" or len(federation.labels) > 1:
-            return "segments one label, and this federation has another task"
+        if federation.task != "segmentation":
+            return "segments, and this is a classification task"
+        if len(federation.labels) > 1:
+            return f"segments one label, and this federation has {len(federation.labels)}"
         other = [s.name for s in federation.site if s.supervision is not Supervision.MASK]
-        return f"needs masks at every site, but {listing(other)} has none" if other else None
+        return f"needs masks at every site; {listing(other)} gave other forms" if other else None
 
     def introduce(self, site: Site) -> Intro:
         """Count the images."""

@@ -51,15 +51,16 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
         0.5,
         "part of the rounds in which only labeled sites train",
         source="FedMix code: 150 of 300",
+        high=1,
     )
     labeled_share: float = hyper(
-        0.9, "part of the labeled sites in the average, after warm-up", source="FedMix code"
+        0.9, "part of the labeled sites in the average, after warm-up", source="FedMix code", high=1
     )
     low: float = hyper(
-        0.1, "below this probability a pixel is surely background", source="FedMix code"
+        0.1, "below this probability a pixel is surely background", source="FedMix code", high=1
     )
     high: float = hyper(
-        0.9, "above this probability a pixel is surely labeled", source="FedMix code"
+        0.9, "above this probability a pixel is surely labeled", source="FedMix code", high=1
     )
     gamma: float = hyper(2.0, "largest gamma of the second view", source="FedMix code: U(0, 2)")
 
