@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 from benchmarks.harness import write
 from consilia.datasets.contract import SiteData
@@ -18,8 +19,10 @@ from consilia.engines.inprocess import run_in_process
 from consilia.labels import LabelView
 from consilia.networks.unet import UNETS, UNet
 from consilia.runs.spec import RunSpec, read_spec
+from consilia.runs.store import RunFolder
+from consilia.training.seeds import derive, generator
 
-ROUNDS = 4
+ROUNDS = 5
 IMAGES = 32
 SITES = ("graz", "hanoi", "izmir", "jaipur")
 
@@ -35,18 +38,22 @@ def spec_of(rounds: int) -> RunSpec:
         "evaluate.every": 10_000,
         "evaluate.per_case": False,
         "engine.threads": 1,
+        "engine.checkpoint_every": 2,
     }
     return read_spec("phantom-lesions", changes)
 
 
-def bare_loop(spec: RunSpec, data: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
+def bare_loop(
+    spec: RunSpec, data: dict[str, tuple[torch.Tensor, torch.Tensor]]
+) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Train and average as a careful researcher would write it in one script; return when rounds end."""
     training = spec.training
+    torch.manual_seed(derive(spec.seed, "network", "main"))
     network = UNet(UNETS[spec.learner.network], 1, 1)
     world = {k: v.clone() for k, v in network.state_dict().items()}
     moments: dict[str, dict[str, object]] = {}
     ends = []
-    for number in range(spec.rounds - 1):
+    for number in range(spec.rounds):
         sums = {k: torch.zeros_like(v, dtype=torch.float64) for k, v in world.items()}
         total = sum(len(image) for image, _ in data.values())
         for name, (image, target) in data.items():
@@ -61,13 +68,13 @@ def bare_loop(spec: RunSpec, data: dict[str, tuple[torch.Tensor, torch.Tensor]])
             if name in moments:
                 optimizer.load_state_dict(moments[name])
             network.train()
-            generator = torch.Generator().manual_seed(number)
-            for index in torch.split(
-                torch.randperm(len(image), generator=generator), training.batch
-            ):
+            randoms = generator(spec.seed, name, number + 1, "batches main")
+            torch.manual_seed(derive(spec.seed, name, number + 1, "layers", "main"))
+            for index in torch.split(torch.randperm(len(image), generator=randoms), training.batch):
                 x, y = image[index].float() / 255, target[index][:, None].float()
-                for axis in (-1, -2):
-                    flip = (torch.rand(len(index), generator=generator) < 0.5)[:, None, None, None]
+                chance = torch.rand(3, len(index), generator=randoms)
+                for axis, drawn in ((-1, chance[0]), (-2, chance[1])):
+                    flip = (drawn < 0.5)[:, None, None, None]
                     x, y = torch.where(flip, x.flip(axis), x), torch.where(flip, y.flip(axis), y)
                 optimizer.zero_grad()
                 p, y = F.sigmoid(network(x)).flatten(1), y.flatten(1)
@@ -79,17 +86,24 @@ def bare_loop(spec: RunSpec, data: dict[str, tuple[torch.Tensor, torch.Tensor]])
                 sums[key] += value.double() * (len(image) / total)
         world = {key: value.to(world[key].dtype) for key, value in sums.items()}
         ends.append(clock())
-    return ends
+    return ends, world
 
 
-def consilia_run(spec: RunSpec, sites: dict[str, SiteData]) -> list[float]:
+def consilia_run(
+    spec: RunSpec, sites: dict[str, SiteData]
+) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Run the same through the engine, ledger, checks and log included; return when rounds end."""
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         listen = (lambda line: ends.append(clock()),)
         path = Path(folder)
         run_in_process(spec, path / "run", data=path, sites=sites, listeners=listen)
-    return ends[:-1]  # the last round is judged as well
+        found = RunFolder(path / "run").latest_checkpoint()
+        assert found is not None
+        state = load_file(found[1] / "server.safetensors")
+    return ends, {
+        k.removeprefix("weights/"): v for k, v in state.items() if k.startswith("weights/")
+    }
 
 
 def clock() -> float:
@@ -110,12 +124,18 @@ def main(repeats: int = 5) -> None:
         view = LabelView(few.truth, np.ones((IMAGES, 1), dtype=bool))
         sites[name] = SiteData(few, view, None, cases.take(np.arange(8)))
     costs: dict[str, list[float]] = {"consilia": [], "bare": []}
+    weights: dict[str, dict[str, torch.Tensor]] = {}
     torch.set_num_threads(1)
     for turn in range(repeats + 1):
         for name in ("consilia", "bare") if turn % 2 else ("bare", "consilia"):
-            ends = consilia_run(spec, sites) if name == "consilia" else bare_loop(spec, data)
-            if turn:
-                costs[name].append((ends[-1] - ends[0]) / (len(ends) - 1))
+            run = consilia_run(spec, sites) if name == "consilia" else bare_loop(spec, data)
+            ends, weights[name] = run
+            if turn:  # not the first round, which starts up, nor the last, which is judged
+                costs[name].append((ends[-2] - ends[0]) / (len(ends) - 2))
+        same = all(
+            torch.allclose(weights["bare"][k], w, atol=1e-4) for k, w in weights["consilia"].items()
+        )
+        assert same, "the two do not compute the same"
     ratios = [a / b for a, b in zip(costs["consilia"], costs["bare"], strict=True)]
     ratio = statistics.median(ratios)
     result = {

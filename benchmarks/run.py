@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks import overhead, scale
+from benchmarks import overhead, reading, scale
 
 
 def main() -> None:
     """Run them one after another; each prints its ratios and writes benchmarks/results/NAME.json."""
     overhead.main()
     scale.main()
+    reading.main()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from consilia.runs.spec import read_spec
 
 STUDY = "phantom-mixed"
 METHODS = ("local", "fedavg", "central")
-ROUNDS = 12
+ROUNDS = 22
 
 
 def demo(
