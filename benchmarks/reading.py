@@ -24,7 +24,9 @@ def make_folder(root: Path, count: int) -> Federation:
         (root / part).mkdir(parents=True)
     base = rng.integers(0, 255, (64, SIZE, SIZE)).astype(np.uint8)
     for i in range(count):
-        Image.fromarray(np.roll(base[i % 64], i, axis=1)).save(root / f"images/case-{i:05d}.png")
+        image = np.roll(base[i % 64], i, axis=1)
+        image[0, :2] = divmod(i, 256)  # no two alike: copies across splits are refused
+        Image.fromarray(image).save(root / f"images/case-{i:05d}.png")
         mask = np.zeros((SIZE, SIZE), np.uint8)
         mask[20 + i % 40 : 60 + i % 40, 30:90] = 255
         Image.fromarray(mask).save(root / f"masks/case-{i:05d}.png")
