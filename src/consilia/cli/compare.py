@@ -96,13 +96,13 @@ def _specs(
 
 def _metric(metric: str | None, spec: RunSpec, baseline: str | None, methods: set[str]) -> str:
     """Return what to compare by, and refuse what would only be found out after hours of training."""
-    from consilia.evaluate.metrics import METRICS, metric_of
+    from consilia.evaluate.metrics import MAIN, METRICS, metric_of
     from consilia.runs.compare import refuse_baseline
 
     refuse_baseline(baseline, sorted(methods))
     task = spec.federation.task
     if metric is None:
-        return "dice" if task == "segmentation" else "auroc"
+        return MAIN[task]
     if metric_of(metric).task not in {task, "both"}:
         fitting = ", ".join(name for name, known in METRICS.items() if known.task in {task, "both"})
         msg = f"metric '{metric}' does not fit a {task} task; choose one of {fitting}"

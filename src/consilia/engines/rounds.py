@@ -17,12 +17,13 @@ from consilia.engines.memory import MemoryStore, Spool
 from consilia.engines.messages import Examination, Failed, Hello, Scores
 from consilia.engines.transport import Transport
 from consilia.errors import MessageError, RunError
+from consilia.evaluate.metrics import MAIN
 from consilia.evaluate.metrics import METRICS as METRIC_TABLE
 from consilia.evaluate.selection import Evaluation, Selected, select
 from consilia.methods.contract import AnyMethod, Start, wire_of
 from consilia.payload import Layout, Record, is_finite, load, pack, save, unpack
 from consilia.runs.spec import RunSpec
-from consilia.runs.store import SELECTED, RunFolder
+from consilia.runs.store import SELECTED, RunFolder, plain_json
 from consilia.training.seeds import generator
 
 Listener = Callable[[dict[str, Any]], None]
@@ -239,7 +240,7 @@ class Rounds:
             self.folder.write_json(f"cases/round-{number:06d}.json", _ordered(cases))
         if self._is_best(number):
             self._keep(SELECTED)
-        return _plain(found)  # type: ignore[no-any-return]  # JSON
+        return plain_json(found)  # type: ignore[no-any-return]  # JSON
 
     def _selectable(self, number: int) -> bool:
         """Whether this round may be the one that is reported."""
@@ -259,7 +260,7 @@ class Rounds:
         return self._selected().rounds == (number,)
 
     def _selected(self) -> Selected:
-        metric = "dice" if self.federation.task == "segmentation" else "auroc"
+        metric = MAIN[self.federation.task]
         history = [
             Evaluation(e["round"], e["test"], e.get("validation"))
             for e in self.progress.evaluations
@@ -309,7 +310,7 @@ class Rounds:
 
     def _finish(self) -> dict[str, Any]:
         rule, chosen = self.spec.evaluate.selection, self._selected()
-        metrics = _plain(
+        metrics = plain_json(
             {
                 "study": self.spec.study,
                 "method": self.spec.method.name,
@@ -347,7 +348,7 @@ class Rounds:
                 ]
                 for column in table["values"]
             }
-        self.folder.write_json("cases.json", _plain(_ordered(merged)))
+        self.folder.write_json("cases.json", plain_json(_ordered(merged)))
 
 
 def _table(examination: Examination) -> dict[str, Any]:
@@ -355,7 +356,7 @@ def _table(examination: Examination) -> dict[str, Any]:
     return {
         "case": list(examination.case),
         "group": list(examination.group),
-        "values": {name: _plain(values) for name, values in columns},
+        "values": {name: plain_json(values) for name, values in columns},
     }
 
 
@@ -375,14 +376,3 @@ def _scalars(record: Record) -> dict[str, float]:
 
 def _ordered(sites: dict[str, Any]) -> dict[str, Any]:
     return {site: sites[site] for site in sorted(sites)}
-
-
-def _plain(value: Any) -> Any:
-    """Return JSON that every reader accepts: a number that is not finite becomes null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value

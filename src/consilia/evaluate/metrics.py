@@ -126,6 +126,10 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 )
 
 
+#: The metric a study is known by, and that a validation rule selects on.
+MAIN: Mapping[str, str] = MappingProxyType({"segmentation": "dice", "classification": "auroc"})
+
+
 def metric_of(key: str) -> Metric:
     """Return the metric behind a key such as "dice" or "dice/disc"."""
     name = key.split("/", 1)[0]

@@ -58,10 +58,17 @@ def check_stated(entry: Entry, size: Size) -> None:
         raise DataError(msg)
 
 
+def _values(mask: np.ndarray) -> np.ndarray:
+    """Return the values a mask holds, sorted; for bytes by counting, which is several times faster."""
+    if mask.dtype == np.uint8:
+        return np.flatnonzero(np.bincount(mask.ravel(), minlength=256))
+    return np.unique(mask)
+
+
 def _settle_255(folder: Folder, entry: Entry, values: np.ndarray, what: str) -> np.ndarray:
     """Return a mask in which 255 has the one meaning it may have here; other values are refused."""
     labels = folder.federation.labels
-    found = np.unique(values)
+    found = _values(values)
     strange = [int(value) for value in found if value > len(labels) and value != UNSEEN]
     if strange:
         noun = "label" if len(labels) == 1 else "labels"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from consilia.declare import COMMON, POOLED, Federation
-from consilia.evaluate.metrics import METRICS
+from consilia.evaluate.metrics import MAIN, METRICS
 from consilia.evaluate.selection import Evaluation, Selected, select
 from consilia.methods import METHODS, Entry
 from consilia.runs.spec import RunSpec
@@ -58,7 +58,7 @@ class Record:
     @property
     def main(self) -> str:
         """The metric a run is known by."""
-        return "dice" if self.segments else "auroc"
+        return MAIN[self.federation.task]
 
     @property
     def entry(self) -> Entry | None:

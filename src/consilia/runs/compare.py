@@ -27,7 +27,7 @@ from consilia.evaluate.statistics import (
     paired_test,
 )
 from consilia.runs.spec import RunSpec
-from consilia.runs.store import RunFolder
+from consilia.runs.store import RunFolder, plain_json
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON; what is not defined is null."""
-        return _plain(asdict(self))  # type: ignore[no-any-return]  # JSON
+        return plain_json(asdict(self))  # type: ignore[no-any-return]  # JSON
 
 
 @dataclass(frozen=True)
@@ -249,13 +249,3 @@ def _row(
         float(np.mean([m["seconds"] for m in found])),
         float(np.mean([m["bytes_up"] for m in found])),
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value

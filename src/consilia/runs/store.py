@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import platform
 import shutil
@@ -209,6 +210,17 @@ def refuse_full(path: Path, why: str = ", and nothing is written over") -> None:
 def reason(error: OSError) -> str:
     """Return what the operating system said, for use in a sentence."""
     return (error.strerror or str(error)).lower()
+
+
+def plain_json(value: Any) -> Any:
+    """Return JSON that every reader accepts: a number that is not finite becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_json(inner) for inner in value]
+    return value
 
 
 def same_run(one: RunSpec, other: RunSpec) -> bool:
