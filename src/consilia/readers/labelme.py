@@ -20,7 +20,7 @@ from consilia.errors import DataError
 from consilia.readers.entries import Annotations, Folder
 from consilia.readers.files import Report, check_values, guarded, printable
 from consilia.readers.images import STRICTLY
-from consilia.readers.markup import head, number, read_json
+from consilia.readers.markup import head, number, paired, read_json
 from consilia.readers.shapes import Bitmap, Dots, Line, Mark, Point, Polygon, Shape, touched
 
 PLACES = ("images", "annotations", "labels")
@@ -60,16 +60,7 @@ def read(
         listed=set(),
         missing="has no LabelMe file; save one, even without a shape",
     )
-    for path in files:
-        what = f"{path.name} of {folder.who}"
-        if path.stem not in images:
-            report(
-                "error", f"{what} has no image of the same name in 'images'; rename or remove it"
-            )
-            continue
-        case = images[path.stem]
-        assert found.listed is not None
-        found.listed.add(case)
+    for path, case, what in paired(folder, files, images, found, report):
         try:
             table = read_json(path, folder)
             if not isinstance(table.get("shapes"), list):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 from xml.etree import ElementTree
 
 from consilia.errors import DataError
-from consilia.readers.entries import Folder
+from consilia.readers.entries import Annotations, Folder
 from consilia.readers.files import Report, check_bytes, guarded, printable, stay_inside
 from consilia.readers.tables import find_image
 
@@ -113,3 +113,24 @@ def resolve(found: str, images: Mapping[str, str], where: str, report: Report) -
         if name in images:
             return images[name]
     return find_image(found, images, where, report, "the entry")
+
+
+def paired(
+    folder: Folder,
+    files: Iterable[Path],
+    images: Mapping[str, str],
+    found: Annotations,
+    report: Report,
+) -> Iterator[tuple[Path, str, str]]:
+    """Yield each file that speaks of the image of its name, that case, and the file for sentences."""
+    for path in files:
+        what = f"{path.name} of {folder.who}"
+        if path.stem not in images:
+            report(
+                "error", f"{what} has no image of the same name in 'images'; rename or remove it"
+            )
+            continue
+        case = images[path.stem]
+        assert found.listed is not None
+        found.listed.add(case)
+        yield path, case, what

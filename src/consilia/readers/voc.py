@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element
 from consilia.errors import DataError
 from consilia.readers.entries import Annotations, Folder
 from consilia.readers.files import Report
-from consilia.readers.markup import check_edges, head, number, read_xml
+from consilia.readers.markup import check_edges, head, number, paired, read_xml
 from consilia.readers.shapes import Mark, touched
 
 PLACES = ("annotations", "Annotations", "images")
@@ -37,16 +37,7 @@ def read(
         listed=set(),
         missing="has no VOC file; save one, even without an object",
     )
-    for path in files:
-        what = f"{path.name} of {folder.who}"
-        if path.stem not in images:
-            report(
-                "error", f"{what} has no image of the same name in 'images'; rename or remove it"
-            )
-            continue
-        case = images[path.stem]
-        assert found.listed is not None
-        found.listed.add(case)
+    for path, case, what in paired(folder, files, images, found, report):
         try:
             tree = read_xml(path, folder)
             size = tree.find("size")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from consilia.methods.averaging import Averaging, Up
-from consilia.methods.contract import Card, hyper
+from consilia.methods.contract import hyper
+from consilia.methods.papers import FEDMIX
 from consilia.ops.adaptive import adaptive_shares
 
 
@@ -21,23 +22,7 @@ class FedAdaptAgg(Averaging):
     )
     beta: float = hyper(1.5, "power β of the loss", source="FedMix Sec. IV-B (breast)")
 
-    card: ClassVar = Card(
-        title="FedMix: Mixed Supervised Federated Learning for Medical Image Segmentation",
-        authors="J. Wicaksana, Z. Yan, D. Zhang, X. Huang, H. Wu, X. Yang, K.-T. Cheng",
-        venue="IEEE Transactions on Medical Imaging",
-        year=2023,
-        bibtex="""@article{wicaksana2023fedmix,
-  title={FedMix: Mixed Supervised Federated Learning for Medical Image Segmentation},
-  author={Wicaksana, Jeffry and Yan, Zengqiang and Zhang, Dong and Huang, Xijie and
-          Wu, Huimin and Yang, Xin and Cheng, Kwang-Ting},
-  journal={IEEE Transactions on Medical Imaging},
-  volume={42},
-  number={7},
-  pages={1955--1968},
-  year={2023}
-}""",
-        summary="FedAvg in which a high loss makes a site count more",
-    )
+    card: ClassVar = replace(FEDMIX, summary="FedAvg in which a high loss makes a site count more")
 
     def image_shares(self, ups: Mapping[str, Up]) -> dict[str, float]:
         """Weigh image counts and losses."""

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from consilia.declare import Federation, Supervision
 from consilia.errors import listing
-from consilia.methods.contract import Card, Method, Start, hyper
+from consilia.methods.contract import Method, Start, hyper
+from consilia.methods.papers import FEDMIX
 from consilia.ops.adaptive import adaptive_shares
 from consilia.ops.losses import dice_flat
 from consilia.ops.pseudo import agree, allowed, fills, marks_something, refine
@@ -104,23 +105,7 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
         source="METHODS 1.4",
     )
 
-    card: ClassVar = Card(
-        title="FedMix: Mixed Supervised Federated Learning for Medical Image Segmentation",
-        authors="J. Wicaksana, Z. Yan, D. Zhang, X. Huang, H. Wu, X. Yang, K.-T. Cheng",
-        venue="IEEE Transactions on Medical Imaging",
-        year=2023,
-        bibtex="""@article{wicaksana2023fedmix,
-  title={FedMix: Mixed Supervised Federated Learning for Medical Image Segmentation},
-  author={Wicaksana, Jeffry and Yan, Zengqiang and Zhang, Dong and Huang, Xijie and
-          Wu, Huimin and Yang, Xin and Cheng, Kwang-Ting},
-  journal={IEEE Transactions on Medical Imaging},
-  volume={42},
-  number={7},
-  pages={1955--1968},
-  year={2023}
-}""",
-        summary="masks, boxes, image tags and nothing in one federation, by cross pseudo labels",
-    )
+    card: ClassVar = FEDMIX
 
     def unmet(self, federation: Federation) -> str | None:
         """Refuse what it has no rule for: no mask site, other forms, classification."""
