@@ -24,7 +24,7 @@ from consilia.payload import Record
 from consilia.readers.site import load_common, load_site, pool
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
-from consilia.training.learner import PlainLearner
+from consilia.training.learner import make_learner
 from consilia.training.site import Workbench
 
 
@@ -118,7 +118,7 @@ def load_sites(spec: RunSpec, federation: Federation, data: Path) -> dict[str, S
 
 def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Workbench:
     """Return the network and device that all sites share."""
-    learner = method.learner(PlainLearner.of(spec.learner, federation))
+    learner = method.learner(make_learner(spec.learner, federation))
     return Workbench(learner, federation, choose_device(spec), spec.seed)
 
 
@@ -127,7 +127,7 @@ def make_start(spec: RunSpec, federation: Federation, bench: Workbench) -> Start
     init = None if spec.learner.init is None else Path(spec.learner.init)
     return Start(
         weights=bench.start(init=init),
-        second=bench.start("second"),
+        draw=bench.start,
         groups=bench.groups,
         head_rows=bench.learner.head_rows(),
         federation=federation,

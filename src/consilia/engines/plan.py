@@ -16,7 +16,7 @@ from consilia.methods import METHODS, labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Wire, wire_of
 from consilia.payload import Group, Layout, Shape
 from consilia.runs.spec import RunSpec
-from consilia.training.learner import PlainLearner, layout_of
+from consilia.training.learner import layout_of, make_learner
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def make_plan(spec: RunSpec) -> Plan:
     method = make_method(spec.method.name, spec.method.settings)
     refuse_unfit(spec.method.name, method, spec.federation)
     federation = labels_seen(method, spec.federation)
-    chosen = PlainLearner.of(spec.learner, federation)
+    chosen = make_learner(spec.learner, federation)
     learner = method.learner(chosen)
     with torch.device("meta"):
         network = learner.build()

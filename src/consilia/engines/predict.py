@@ -36,6 +36,8 @@ def predict_folder(run: Path, folder: Path, target: Path, site: str | None = Non
     set_threads(spec)
     bench = make_bench(spec, make_method(spec.method.name, spec.method.settings), federation)
     models = load_models(store, spec, bench, site)
+    if site is not None:
+        bench.enter(site)
     probability = torch.stack([predict(bench, model, images) for model in models]).mean(0)
     target.mkdir(parents=True, exist_ok=True)
     if federation.task == "segmentation":

@@ -58,6 +58,7 @@ class SiteWorker:
             "evaluate": self._evaluate,
             "examine": self._examine,
         }
+        self.bench.enter(self.name)
         try:
             if record.verb not in verbs:
                 msg = f"a record asks to '{record.verb}'; expected one of {', '.join(verbs)}"

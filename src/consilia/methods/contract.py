@@ -26,7 +26,7 @@ import dataclasses
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -85,14 +85,15 @@ class Start:
 
     Attributes:
         weights: The common first weights of the main network.
-        second: Those of a second network; always drawn, also where the first are read from a file.
+        draw: Returns the first weights of a further network by name; always drawn from the run's
+            seed, also where the main ones are read from a file.
         groups: The names of the tensors in each parameter group.
         head_rows: For each output row of group `head`, the label it predicts; `None` is background.
         rounds: How many rounds the run has.
     """
 
     weights: Weights
-    second: Weights
+    draw: Callable[[str], Weights]
     groups: Mapping[str, tuple[str, ...]]
     head_rows: tuple[int | None, ...]
     federation: Federation

@@ -7,6 +7,7 @@ runs under every method without a line in them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -31,10 +32,19 @@ from consilia.training.settings import LearnerSettings
 
 CLASSIFIERS = ("cnn-small", "densenet121")
 NETWORKS = (*UNETS, *CLASSIFIERS)
+NORMALISATION = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 class Learner(ABC):
-    """What learns at a site; concrete learners are final."""
+    """What learns at a site; concrete learners are final.
+
+    Attributes:
+        network: The name of its architecture.
+        objective: The name of its supervised loss.
+    """
+
+    network: str
+    objective: str
 
     @abstractmethod
     def build(self) -> nn.Module:
@@ -45,18 +55,39 @@ class Learner(ABC):
         """Return the names of the tensors in each parameter group, every tensor in one group."""
 
     @abstractmethod
-    def loss(
-        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
-    ) -> Float[Tensor, ""]:
-        """Return the supervised loss of a batch, reading only what is known."""
+    def logits(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+        """Return the scores a prediction is made of, one plane or number per output row."""
 
     @abstractmethod
-    def probabilities(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+    def loss_of(
+        self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Return the supervised loss of scores, reading only what is known."""
+
+    @abstractmethod
+    def probabilities_of(self, logits: Tensor) -> Tensor:
         """Return one probability per label: `(b, k, h, w)` for segmentation, else `(b, k)`."""
 
     @abstractmethod
     def head_rows(self) -> tuple[int | None, ...]:
         """Return, for each output row of group `head`, the label it predicts; `None` is background."""
+
+    def loss(
+        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Return what is minimised on a batch; learners with several outputs say how they join."""
+        return self.loss_of(self.logits(network, batch.image), batch, positive_weight)
+
+    def probabilities(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+        """Return one probability per label: `(b, k, h, w)` for segmentation, else `(b, k)`."""
+        return self.probabilities_of(self.logits(network, image))
+
+    def upper(self, network: nn.Module) -> tuple[str, ...]:
+        """Return the names of the tensors above the features: decoders and head."""
+        return tuple(n for n in network.state_dict() if n.startswith(("decoder.", "head.")))
+
+    def place(self, network: nn.Module, federation: Federation, site: str) -> None:  # noqa: B027  # most need not know
+        """Tell a network whose images come next, for those that keep something apart per site."""
 
     def decide(self, probability: Float[Tensor, "b k h w"]) -> UInt8[Tensor, "b h w"]:
         """Return the index map: the likeliest label where it beats one half, else background."""
@@ -144,20 +175,25 @@ class PlainLearner(Learner):
         return kind(self.inputs, outputs)
 
     def groups(self, network: nn.Module) -> dict[str, tuple[str, ...]]:
-        """Return `body` and `head`; the head's tensors have one row per output."""
-        names = tuple(network.state_dict())
-        head = tuple(name for name in names if name.startswith("head."))
-        return {"body": tuple(name for name in names if name not in head), "head": head}
+        """Return `body`, `norm` and `head`; the head's tensors have one row per output."""
+        return split_groups(network)
 
     def head_rows(self) -> tuple[int | None, ...]:
         """Return the label of each output row; `None` is background."""
         return (*([None] if self.background else []), *range(self.labels))
 
-    def loss(
-        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
+    def logits(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+        """Return the network's scores of normalised images."""
+        return network(self.prepared(image))  # type: ignore[no-any-return]  # nn.Module
+
+    def features(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+        """Return a classifier's feature vectors, from which its head makes scores."""
+        return network.features(self.prepared(image))  # type: ignore[no-any-return, operator]  # nn.Module
+
+    def loss_of(
+        self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
     ) -> Float[Tensor, ""]:
-        """Return the objective of the run file on a batch."""
-        logits = network(self._input(batch.image))
+        """Return the objective of the run file."""
         if self.objective == "dice":
             return masked_dice_loss(logits.sigmoid(), batch.planes(), batch.known_planes())
         if self.objective == "dice-foreground":
@@ -176,20 +212,47 @@ class PlainLearner(Learner):
         known = torch.ones_like(batch.target, dtype=torch.bool) if known is None else known
         return masked_bce(logits, batch.target, known, positive_weight)
 
-    def probabilities(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
+    def probabilities_of(self, logits: Tensor) -> Tensor:
         """Return one probability per label, background left out."""
-        logits = network(self._input(image))
         if not self.softmax:
             return torch.sigmoid(logits)
         p = torch.softmax(logits, 1)
         return p[:, 1:] if self.background else p
 
-    def _input(self, image: Tensor) -> Tensor:
+    def prepared(self, image: Tensor) -> Tensor:
+        """Return images as the network wants them."""
         if self.normalise == "unit":
             return image
         over = (1, 2, 3)
         mean, std = image.mean(over, keepdim=True), image.std(over, keepdim=True)
         return (image - mean) / std.clamp(min=1e-6)
+
+
+LEARNERS: dict[str, Callable[[LearnerSettings, Federation], Learner]] = {"plain": PlainLearner.of}
+
+
+def make_learner(settings: LearnerSettings, federation: Federation) -> Learner:
+    """Return the learner that a run file names, checked against the task."""
+    if settings.name not in LEARNERS:
+        near = suggestion(settings.name, LEARNERS)
+        msg = f"no learner named '{settings.name}'{near} (known: {', '.join(LEARNERS)})"
+        raise UsageError(msg)
+    return LEARNERS[settings.name](settings, federation)
+
+
+def split_groups(network: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return a network's tensors as `body`, `norm` (its normalisation layers) and `head`."""
+    norm = {
+        f"{where}.{name}" if where else name
+        for where, module in network.named_modules()
+        if isinstance(module, NORMALISATION)
+        for name in module.state_dict()
+    }
+    groups: dict[str, list[str]] = {"body": [], "norm": [], "head": []}
+    for name in network.state_dict():
+        group = "head" if name.startswith("head.") else "norm" if name in norm else "body"
+        groups[group].append(name)
+    return {group: tuple(names) for group, names in groups.items()}
 
 
 def layout_of(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from consilia.training.site import OptimizerState, Site
 
 Loss = Callable[[Batch], Tensor]
 Correction = Callable[[str, Tensor], Tensor]
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -32,40 +33,46 @@ def train_locally(
     site: Site,
     loss: Loss | None = None,
     *,
-    network: str = "main",
+    network: str | tuple[str, ...] = "main",
     only: Tensor | None = None,
     views: Batch | None = None,
     correct: Correction | None = None,
     after_step: Callable[[], None] | None = None,
     parameters: Iterable[str] | None = None,
+    settings: Training | None = None,
+    purpose: str = "batches",
 ) -> Trained:
-    """Train one network of a site as the run file says, and report the mean loss.
+    """Train a network of a site as the run file says, and report the mean loss.
 
     A site without any usable target does nothing, and reports no images.
 
     Args:
         site: Where to train; its network holds the start weights and, afterwards, the result.
         loss: What to minimise on a batch; the learner's supervised loss by default.
-        network: Which of the site's networks to train.
+        network: Which of the site's networks to train; several learn together, from one loss.
         only: Indices of the images to train on; by default all that carry a usable target.
         views: All images as this round sees them, augmented beforehand; batches are cut from it.
         correct: Changes each named gradient before the step (SCAFFOLD and its kin).
         after_step: Called after each step (moving averages).
         parameters: Names of the parameters to train; the others stay fixed. Default: all.
+        settings: How to train, where that is not what the run file says (other phases of a method).
+        purpose: Names the random batches: a second training within a round takes another name.
     """
-    settings = site.training
+    settings = settings or site.training
     used = site.train.supervised() if only is None else only
     if not len(used):
         return Trained(0.0, 0, 0)
     loss = loss or site.task_loss
-    module = site.bench.network(network)
-    chosen = _chosen(module, parameters)
-    optimizer = make_optimizer(chosen, settings, site.optimizers.get(network))
-    randoms = site.generator(f"batches {network}")
+    names = (network,) if isinstance(network, str) else network
+    modules = {name: site.bench.network(name) for name in names}
+    chosen = {name: _chosen(module, parameters) for name, module in modules.items()}
+    optimizer = make_optimizer(_flat(chosen), settings, _flat(site.optimizers))
+    randoms = site.generator(f"{purpose} {' '.join(names)}")
     policy = POLICIES[settings.augment]
     total, steps = torch.zeros((), device=site.bench.device), 0
-    module.train()
-    with seeded(site.seed, site.name, site.round, "layers", network):
+    for module in modules.values():
+        module.train()
+    with seeded(site.seed, site.name, site.round, "layers", *names):
         for positions in orders(
             len(used), settings.batch, settings.epochs, settings.steps, randoms
         ):
@@ -80,14 +87,17 @@ def train_locally(
             value = loss(batch)
             value.backward()  # type: ignore[no-untyped-call]  # torch
             if correct is not None:
-                _correct(chosen, correct)
+                for part in chosen.values():
+                    _correct(part, correct)
             optimizer.step()
             if after_step is not None:
                 after_step()
             total += value.detach()
             steps += 1
     if settings.keep_optimizer:
-        site.optimizers[network] = optimizer_state(chosen, optimizer)
+        for name, part in chosen.items():
+            kept = site.optimizers.get(name, {})
+            site.optimizers[name] = {**kept, **optimizer_state(part, optimizer)}
     return Trained(float(total) / steps, steps, len(used))
 
 
@@ -124,6 +134,11 @@ def optimizer_state(
         for name, p in parameters.items()
         if optimizer.state.get(p)
     }
+
+
+def _flat(named: Mapping[str, Mapping[str, V]]) -> dict[str, V]:
+    """Return the values of several networks in one table."""
+    return {f"{net}/{name}": value for net, part in named.items() for name, value in part.items()}
 
 
 def _chosen(module: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Parameter]:

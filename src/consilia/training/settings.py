@@ -17,6 +17,7 @@ Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class LearnerSettings(Declared):
     """Which network learns, and on which loss."""
 
+    name: str = "plain"
     network: str = "auto"
     objective: Literal["auto", "dice", "dice-foreground", "partial-ce", "bce", "ce"] = "auto"
     normalise: Literal["unit", "instance"] = "unit"

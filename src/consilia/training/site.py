@@ -39,9 +39,11 @@ class Workbench:
         self, learner: Learner, federation: Federation, device: torch.device, seed: int
     ) -> None:
         self.learner = learner
+        self.federation = federation
         self.device = device
         self.seed = seed
         self._networks: dict[str, nn.Module] = {}
+        self._site: str | None = None
         self.groups = learner.groups(self.network())
         self.layout: Layout = layout_of(self.groups, self.network(), federation)
 
@@ -50,7 +52,18 @@ class Workbench:
         if name not in self._networks:
             with seeded(self.seed, "network", name):
                 self._networks[name] = self.learner.build().to(self.device)
+            self._place(self._networks[name])
         return self._networks[name]
+
+    def enter(self, site: str) -> None:
+        """Make a site the one whose images come next."""
+        self._site = site
+        for network in self._networks.values():
+            self._place(network)
+
+    def _place(self, network: nn.Module) -> None:
+        if self._site in self.federation.sites:
+            self.learner.place(network, self.federation, self._site)
 
     def start(self, name: str = "main", init: Path | None = None) -> dict[str, Tensor]:
         """Return the weights a run starts from: drawn from its seed, or read from a file."""

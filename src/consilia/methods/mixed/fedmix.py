@@ -129,7 +129,7 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin with two networks of different first weights."""
-        return Server(start.weights, start.second, start.groups, {})
+        return Server(start.weights, start.draw("second"), start.groups, {})
 
     def admit(self, server: Server, site: str, intro: Intro) -> Server:
         """Need nothing of a site that joins late."""
