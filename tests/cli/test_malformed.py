@@ -182,8 +182,8 @@ CASES = [
         "federation is a folder",
         "check a.toml",
         lambda: Path("a.toml").mkdir(),
-        2,
-        "'a.toml' says nothing about labels and image size; name its federation with --federation",
+        3,
+        "folder 'a.toml' has no folder 'images'; put its images there",
     ),
     command(
         "federation is a folder, for methods",
@@ -574,7 +574,7 @@ CASES = [
     asked(
         "unknown key of learner",
         run(learner={"net": "unet-tiny"}),
-        "unknown key 'learner.net'; did you mean 'network'? (known here: network, objective, "
+        "unknown key 'learner.net'; did you mean 'network'? (known here: name, network, objective, "
         "normalise, positive_weight, init)",
     ),
     asked(

@@ -40,6 +40,13 @@ def check(
     if as_json:
         out_json([c.to_dict() for c in checked])
     else:
+        for guess in (one.federation for one in found if one.guessed):
+            height, width = guess.image.size
+            typer.echo(
+                f"judging by its files: {guess.task}, supervision '{guess.site[0].supervision}', "
+                f"labels {', '.join(guess.labels)}, images {width} x {height} x "
+                f"{guess.image.channels}; --federation checks it against a declaration"
+            )
         for one in checked:
             rows = [
                 [

@@ -15,17 +15,22 @@ from consilia.declare.read import read_federation, read_site, read_toml, validat
 from consilia.errors import UsageError, listing, suggestion
 from consilia.labels import LabelView
 from consilia.readers.folder import read_folder
+from consilia.readers.guess import SITE, guess_federation
 from consilia.readers.inspect import Inspection, inspect_folder
 from consilia.readers.site import DATASET, data_root, load_common, load_site
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a site's folder holds, and how to load it, for those who want to look at it."""
+    """What a site's folder holds, and how to load it, for those who want to look at it.
+
+    `guessed` where nobody has declared what it should hold, so that it was judged by its files.
+    """
 
     inspection: Inspection
     federation: Federation
     load: Callable[[], SiteData]
+    guessed: bool = False
 
 
 def check_path(
@@ -39,16 +44,21 @@ def check_path(
 
     Args:
         path: A federation.toml (or a folder that holds one), a site.toml, or a site's folder.
-        federation: The federation a site.toml or a folder belongs to.
+        federation: The federation a site.toml or a folder belongs to; of a folder it is guessed
+            where none is given.
         only: Check this site alone.
         data: Where relative paths begin.
     """
     if path.is_dir() and (path / "federation.toml").is_file():
         path = path / "federation.toml"
     if path.is_dir():
-        declared, name = _belongs(path, federation, only, None)
+        if federation is None:
+            declared, name = guess_federation(path), SITE
+        else:
+            declared, name = _belongs(path, federation, only, None)
         load = partial(read_folder, path, declared, name)
-        return (Checked(inspect_folder(path, declared, name), declared, load),)
+        found = inspect_folder(path, declared, name)
+        return (Checked(found, declared, load, guessed=federation is None),)
     tables = read_toml(path)
     if isinstance(tables.get("site"), dict) and not {"task", "labels"} & set(tables):
         site = read_site(path)

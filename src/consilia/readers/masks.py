@@ -68,6 +68,10 @@ def _values(mask: np.ndarray) -> np.ndarray:
 def _settle_255(folder: Folder, entry: Entry, values: np.ndarray, what: str) -> np.ndarray:
     """Return a mask in which 255 has the one meaning it may have here; other values are refused."""
     labels = folder.federation.labels
+    if len(labels) == 1 and folder.form is Supervision.MASK:
+        marked: np.ndarray = values == UNSEEN
+        if np.count_nonzero(values) == np.count_nonzero(marked):  # 0 and 255, as programs save
+            return marked
     found = _values(values)
     strange = [int(value) for value in found if value > len(labels) and value != UNSEEN]
     if strange:

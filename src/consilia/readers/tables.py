@@ -61,6 +61,20 @@ def read_table(
     return rows
 
 
+def column_names(folder: Folder, name: str) -> tuple[str, ...]:
+    """Return the columns of a table, whatever they are."""
+    where = f"{name} of {folder.who}"
+    if not name.endswith(".parquet"):
+        first = next(csv.reader(io.StringIO(_read_text(folder, name, where), newline="")), [])
+        return tuple(cell.strip() for cell in first)
+    stay_inside(folder.root / name, folder.root, where)
+    with guarded(where):
+        from pyarrow import parquet  # type: ignore[import-untyped] # without type information
+
+        with parquet.ParquetFile(folder.root / name) as file:
+            return tuple(file.schema_arrow.names)
+
+
 def find_image(
     found: str, images: Mapping[str, str], where: str, report: Report, thing: str = "the row"
 ) -> str | None:
@@ -102,7 +116,7 @@ def _read_parquet(
     where, path = f"{name} of {folder.who}", folder.root / name
     stay_inside(path, folder.root, where)
     with guarded(where):
-        from pyarrow import parquet  # type: ignore[import-untyped] # without type information
+        from pyarrow import parquet
 
         with parquet.ParquetFile(path) as file:
             columns = list(file.schema_arrow.names)
