@@ -62,7 +62,7 @@ class SiteFolder:
 def declare(**changes: Any) -> Federation:
     """Return a federation of one site 'x'; keys of a site change the site."""
     site = {"name": "x", "data": "x"}
-    own = ("supervision", "annotates", "complete", "sparsity")
+    own = ("supervision", "annotates", "complete", "sparsity", "empty_slices")
     site |= {key: changes.pop(key) for key in own if key in changes}
     table = {
         "name": "f",

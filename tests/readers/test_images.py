@@ -14,7 +14,6 @@ from consilia.readers.images import (
     fit_image,
     fit_mask,
     read_image,
-    read_images,
     to_bytes,
 )
 
@@ -196,40 +195,3 @@ def test_masks_are_resized_without_new_values():
 def test_names_are_short_and_on_one_line():
     assert printable("a\nb\x1b") == "a?b?"
     assert printable("x" * 100) == "x" * 77 + "..."
-
-
-# ---------------------------------------------------------------------------------------- folders
-
-
-@pytest.mark.parametrize("inner", ["", "images"])
-def test_images_to_predict_come_sorted_with_their_sizes(tmp_path, inner):
-    folder = tmp_path / inner
-    folder.mkdir(exist_ok=True)
-    Image.fromarray(RGB).save(folder / "b.png")
-    np.save(folder / "a.npy", GREY[:4].astype(np.float32))
-    images, names, sizes = read_images(tmp_path, (8, 10), 1)
-    assert images.shape == (2, 1, 8, 10)
-    assert images.dtype == np.uint8
-    assert names == ("a", "b")
-    assert sizes == [(4, 10), (8, 10)]
-    assert (images[1] == fit_image(RGB, (8, 10), 1, "image")).all()
-
-
-def test_a_folder_to_predict_is_checked(tmp_path):
-    with pytest.raises(DataError) as problem:
-        read_images(tmp_path / "gone", (8, 10), 1)
-    assert str(problem.value) == f"folder '{tmp_path / 'gone'}' does not exist; check the path"
-    (tmp_path / "in").mkdir()
-    with pytest.raises(DataError) as problem:
-        read_images(tmp_path / "in", (8, 10), 1)
-    assert str(problem.value) == (
-        "folder 'in' holds no images; expected files of type '.png', '.jpg', '.jpeg', '.tif', "
-        "'.tiff', '.bmp' and '.npy'"
-    )
-    Image.fromarray(np.zeros((8, 10, 4), np.uint8)).save(tmp_path / "in/a.png")
-    with pytest.raises(DataError) as problem:
-        read_images(tmp_path / "in", (8, 10), 1)
-    assert str(problem.value) == (
-        "image 'a.png' of folder 'in' has 4 channels, but the federation's images have 1; only grey "
-        "and RGB are turned into each other: convert it"
-    )

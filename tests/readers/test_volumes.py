@@ -56,6 +56,18 @@ def test_empty_slices_can_be_kept_or_dropped(scans, federation, keep, count):
     assert len(read_folder(scans, federation(), "x", empty_slices=keep).train) == count
 
 
+def test_a_site_declares_what_becomes_of_empty_slices(scans, federation):
+    assert len(read_folder(scans, federation(empty_slices="keep"), "x").train) == 5
+
+
+def test_spacing_follows_the_size_that_images_are_brought_to(scans, federation):
+    data = read_folder(scans, federation(), "x")
+    rows, columns = federation().image.size
+    assert data.test.spacing.shape == (5, 3)
+    assert np.allclose(data.test.spacing[0], [2.5, 0.7 * 8 / rows, 0.7 * 10 / columns])
+    assert len(data.test.take(np.array([1, 3])).spacing) == 2
+
+
 def test_slices_without_a_label_of_the_site_are_empty(scans, federation):
     assert read_folder(scans, federation(annotates=["spleen"]), "x").train.case == ("one:003",)
 

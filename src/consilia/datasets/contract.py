@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 
 from consilia.declare import ImageShape, SiteDeclaration
 from consilia.labels import LabelView
@@ -26,6 +26,8 @@ class Cases:
         volume: The volume each slice was cut from, where images are slices; else `None`.
         marked: Which of the federation's labels the truth knows of; `None` means all. A label that
             it does not know of is not judged.
+        spacing: The millimetres from one plane, row and column of each image to the next, at the
+            size that images were brought to; `None` where files do not say.
     """
 
     image: UInt8[np.ndarray, "n c h w"]
@@ -34,6 +36,7 @@ class Cases:
     group: tuple[str, ...]
     volume: tuple[str, ...] | None = None
     marked: tuple[bool, ...] | None = None
+    spacing: Float[np.ndarray, "n 3"] | None = None
 
     def __len__(self) -> int:
         return len(self.image)
@@ -47,6 +50,7 @@ class Cases:
             tuple(self.group[i] for i in index),
             None if self.volume is None else tuple(self.volume[i] for i in index),
             self.marked,
+            None if self.spacing is None else self.spacing[index],
         )
 
 

@@ -61,6 +61,7 @@ class SiteDeclaration(Declared):
     complete: bool = True
     style: Literal["plain", "noisy"] = "plain"
     sparsity: Sparsity | None = None
+    empty_slices: Literal["auto", "keep", "drop"] = "auto"
 
     @field_validator("name")
     @classmethod

@@ -44,7 +44,7 @@ def predict(bench: Workbench, weights: Weights, image: np.ndarray) -> Float[Tens
     """Return the probability of each label, `(n, k, h, w)` or `(n, k)`, on the CPU."""
     network = bench.network()
     state = network.state_dict()
-    with torch.inference_mode():
+    with torch.inference_mode(), bench.arithmetic():
         for name, value in weights.items():
             state[name].copy_(value)
         network.eval()
@@ -82,7 +82,9 @@ def _judge_masks(federation: Federation, predicted: np.ndarray, cases: Cases) ->
     if cases.marked is not None:
         judged = {index for index, known in enumerate(cases.marked, start=1) if known}
         regions = {name: members for name, members in regions.items() if judged.issuperset(members)}
-    scores = segmentation_scores(predicted, cases.truth, regions, METRICS, volume=cases.volume)
+    scores = segmentation_scores(
+        predicted, cases.truth, regions, METRICS, volume=cases.volume, spacing=cases.spacing
+    )
     case, group = cases.case, cases.group
     if cases.volume is not None:
         first = {volume: i for i, volume in reversed(list(enumerate(cases.volume)))}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,14 +15,15 @@ from PIL import Image
 from consilia.datasets.contract import Cases
 from consilia.declare import COMMON, Federation
 from consilia.engines.inprocess import make_bench, only_test, set_threads
-from consilia.engines.judge import predict
+from consilia.engines.judge import BATCH, predict
 from consilia.engines.memory import MemoryStore
 from consilia.engines.site import SiteWorker
 from consilia.errors import UsageError, listing, suggestion
 from consilia.methods import make_method, wire_of
 from consilia.methods.contract import Panel
 from consilia.payload import Weights, load
-from consilia.readers.images import read_images
+from consilia.readers.nifti import write_mask
+from consilia.readers.unlabelled import Unlabelled, read_unlabelled
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder, refuse_full
 from consilia.training.site import Workbench
@@ -32,19 +35,49 @@ def predict_folder(run: Path, folder: Path, target: Path, site: str | None = Non
     spec = store.spec()
     refuse_full(target)
     federation = spec.federation
-    images, names, sizes = read_images(folder, federation.image.size, federation.image.channels)
+    found = read_unlabelled(folder, federation.image.size, federation.image.channels)
+    first = next(found)  # a folder that cannot be used is refused before anything is written
     set_threads(spec)
     bench = make_bench(spec, make_method(spec.method.name, spec.method.settings), federation)
     models = load_models(store, spec, bench, site)
     if site is not None:
         bench.enter(site)
-    probability = torch.stack([predict(bench, model, images) for model in models]).mean(0)
     target.mkdir(parents=True, exist_ok=True)
-    if federation.task == "segmentation":
-        _write_masks(target, bench.learner.decide(probability).numpy(), names, sizes, federation)
-    else:
-        _write_table(target / "probabilities.csv", probability.numpy(), names, federation)
-    return len(names)
+    rows: list[tuple[str, np.ndarray]] = []
+    count = 0
+    for files in _batches(chain((first,), found)):
+        image = np.concatenate([file.image for file in files])
+        probability = torch.stack([predict(bench, model, image) for model in models]).mean(0)
+        at = 0
+        for file in files:
+            part = probability[at : at + len(file.image)]
+            at, count = at + len(part), count + 1
+            if federation.task == "segmentation":
+                _write_mask(target, file, bench.learner.decide(part).numpy(), federation)
+            else:
+                rows += zip(_planes_of(file), part.numpy(), strict=True)
+    if federation.task != "segmentation":
+        _write_table(target / "probabilities.csv", rows, federation)
+    return count
+
+
+def _batches(files: Iterable[Unlabelled]) -> Iterator[list[Unlabelled]]:
+    """Yield files that fill a batch together; a volume goes alone."""
+    waiting: list[Unlabelled] = []
+    for file in files:
+        waiting.append(file)
+        if sum(len(one.image) for one in waiting) >= BATCH:
+            yield waiting
+            waiting = []
+    if waiting:
+        yield waiting
+
+
+def _planes_of(file: Unlabelled) -> list[str]:
+    """Return the name of each plane, as cases are named in training."""
+    if file.place is None:
+        return [file.name]
+    return [f"{file.name}:{plane:03d}" for plane in range(len(file.image))]
 
 
 def load_models(
@@ -93,25 +126,30 @@ def _no_cases(federation: Federation, shape: tuple[int, ...]) -> Cases:
     return Cases(np.zeros(shape, np.uint8), np.zeros(truth, np.uint8), (), ())
 
 
-def _write_masks(
-    target: Path,
-    masks: np.ndarray,
-    names: tuple[str, ...],
-    sizes: list[tuple[int, int]],
-    federation: Federation,
-) -> None:
-    """Write index maps at the images' own sizes; a single label is drawn as 255, to be seen."""
-    shown = masks * 255 if len(federation.labels) == 1 else masks
-    for mask, name, (height, width) in zip(shown, names, sizes, strict=True):
-        picture = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
-        picture.save(target / f"{name}.png")
+def _write_mask(target: Path, file: Unlabelled, masks: np.ndarray, federation: Federation) -> None:
+    """Write an index map at the file's own size: a picture as .png, a volume as .nii.gz.
+
+    A single label is drawn as 255 in a picture, to be seen.
+    """
+    height, width = file.stored
+    own = np.stack(
+        [
+            np.asarray(Image.fromarray(m).resize((width, height), Image.Resampling.NEAREST))
+            for m in masks
+        ]
+    )
+    if file.place is None:
+        shown = own[0] * 255 if len(federation.labels) == 1 else own[0]
+        Image.fromarray(shown).save(target / f"{file.name}.png")
+    else:
+        write_mask(target / f"{file.name}.nii.gz", own, file.place, file.path)
 
 
 def _write_table(
-    path: Path, probability: np.ndarray, names: tuple[str, ...], federation: Federation
+    path: Path, rows: Iterable[tuple[str, np.ndarray]], federation: Federation
 ) -> None:
     with path.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)
         writer.writerow(["image", *federation.labels])
-        for name, row in zip(names, probability, strict=True):
+        for name, row in rows:
             writer.writerow([name, *(f"{value:.6f}" for value in row)])

@@ -65,7 +65,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
                 "hd95",
                 "segmentation",
                 "lower",
-                "pixels",
+                "pixels or mm",
                 "95th percentile of the distance between the two surfaces; half the image diagonal "
                 "when one of the two is empty, 0 when both are",
             ),
@@ -180,8 +180,13 @@ def precision(predicted: IndexMap, truth: IndexMap, region: Region) -> float:
     return sensitivity(truth, predicted, region)
 
 
-def hd95(predicted: IndexMap, truth: IndexMap, region: Region) -> float:
-    r"""Return the symmetric 95th percentile Hausdorff distance, in pixels.
+def hd95(
+    predicted: IndexMap,
+    truth: IndexMap,
+    region: Region,
+    spacing: Sequence[float] | Float[np.ndarray, " d"] | None = None,
+) -> float:
+    r"""Return the symmetric 95th percentile Hausdorff distance, in pixels or in units of `spacing`.
 
     .. math:: \max\Bigl(Q_{95}\{d(x, \partial T) : x \in \partial P\},
                         Q_{95}\{d(x, \partial P) : x \in \partial T\}\Bigr)
@@ -191,13 +196,14 @@ def hd95(predicted: IndexMap, truth: IndexMap, region: Region) -> float:
     empty (a very bad prediction can score worse than that), 0 when both are.
     """
     p, t = _masks(predicted, truth, region)
+    steps = np.ones(p.ndim) if spacing is None else np.asarray(spacing, dtype=np.float64)
     either = p | t
     if not either.any():
         return 0.0
     if not (p.any() and t.any()):
-        return 0.5 * float(np.linalg.norm(p.shape))
+        return 0.5 * float(np.linalg.norm(np.multiply(p.shape, steps)))
     box = _bounding_box(either)
-    ours, theirs = _surface(p[box]), _surface(t[box])
+    ours, theirs = _surface(p[box]) * steps, _surface(t[box]) * steps
     return max(_directed(ours, theirs), _directed(theirs, ours))
 
 
@@ -213,6 +219,7 @@ def segmentation_scores(
     metrics: Sequence[str] = ("dice", "hd95"),
     *,
     volume: Sequence[str] | None = None,
+    spacing: Float[np.ndarray, "n 3"] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return each metric per case: the mean over regions, and "METRIC/REGION" if there are several.
 
@@ -224,7 +231,9 @@ def segmentation_scores(
         regions: Per region, the classes (from 1) whose union is scored.
         metrics: Names out of `SEGMENTATION`.
         volume: The volume each image is a slice of. Scores are then per volume, in order of first
-            appearance, and HD95 is in 3-D with unit spacing between slices, stacked as they come.
+            appearance, and HD95 is in 3-D, slices stacked as they come.
+        spacing: The millimetres from one plane, row and column of each image to the next; without
+            it HD95 is in pixels.
     """
     if not regions:
         message = "no region to score; name at least one, such as {'lesion': (1,)}"
@@ -233,12 +242,23 @@ def segmentation_scores(
     scores: dict[str, np.ndarray] = {}
     for name in metrics:
         score = _segmentation_metric(name)
-        rows = [[score(predicted[u], truth[u], c) for u in units] for c in regions.values()]
+        if name == "hd95" and spacing is not None:
+            rows = [
+                [hd95(predicted[u], truth[u], c, _steps(spacing, u)) for u in units]
+                for c in regions.values()
+            ]
+        else:
+            rows = [[score(predicted[u], truth[u], c) for u in units] for c in regions.values()]
         table = np.array(rows)  # (regions, units)
         scores[name] = defined_mean(table)
         if len(regions) > 1:
             scores |= {f"{name}/{region}": row for region, row in zip(regions, table, strict=True)}
     return scores
+
+
+def _steps(spacing: np.ndarray, unit: int | np.ndarray) -> np.ndarray:
+    """Return the spacing of an image (rows, columns) or of a volume (planes as well)."""
+    return np.asarray(spacing[unit[0]] if isinstance(unit, np.ndarray) else spacing[unit][1:])
 
 
 def _segmentation_metric(name: str) -> Callable[[np.ndarray, np.ndarray, Region], float]:

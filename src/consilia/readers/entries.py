@@ -39,7 +39,7 @@ class Folder:
     root: Path
     federation: Federation
     site: str | None
-    empty_slices: EmptySlices = "auto"
+    empty_slices: EmptySlices | None = None
 
     @property
     def who(self) -> str:
@@ -57,6 +57,13 @@ class Folder:
         if self.site:
             return self.federation[self.site].supervision
         return Supervision.MASK if self.segments else Supervision.IMAGE
+
+    @property
+    def unmarked_slices(self) -> EmptySlices:
+        """What becomes of slices that show nothing: as asked, or as the site declares."""
+        if self.empty_slices is not None:
+            return self.empty_slices
+        return self.federation[self.site].empty_slices if self.site else "auto"
 
     @cached_property
     def annotated(self) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
-from jaxtyping import Int8, UInt8
+from jaxtyping import Float, Int8, UInt8
 
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import Federation
@@ -69,7 +69,11 @@ LARGE = 1 << 17
 
 
 def read_folder(
-    path: Path, federation: Federation, site: str | None, *, empty_slices: EmptySlices = "auto"
+    path: Path,
+    federation: Federation,
+    site: str | None,
+    *,
+    empty_slices: EmptySlices | None = None,
 ) -> SiteData:
     """Return everything a site's folder holds, with its label view as the site declared it.
 
@@ -78,7 +82,8 @@ def read_folder(
         federation: Gives the labels, the image size and the site's declaration.
         site: Whose folder it is; `None` for a common test set, of which all cases are test cases.
         empty_slices: What becomes of the slices of training volumes that show none of the site's
-            labels: "drop", "keep", or "auto", which drops them where the site has masks.
+            labels: "drop", "keep", or "auto", which drops them where the site has masks. As the
+            site declares by default.
 
     Raises:
         DataError: Something in the folder cannot be used; the sentence says what, and the way out.
@@ -216,14 +221,29 @@ def _read_judged(loader: Loader, entries: Sequence[Entry], copies: Copies) -> Ca
     """Return images that models are judged on, with complete labels."""
     part = _read_part(loader, entries, loader.folder.source("test"), copies)
     truth = _tags(loader.folder, entries).astype(np.uint8) if part.drawn is None else part.drawn
-    return _cases(entries, part, truth)
+    return _cases(loader, entries, part, truth)
 
 
-def _cases(entries: Sequence[Entry], part: Part, truth: np.ndarray | None) -> Cases:
+def _cases(loader: Loader, entries: Sequence[Entry], part: Part, truth: np.ndarray | None) -> Cases:
     names, patients = tuple(e.name for e in entries), tuple(e.patient for e in entries)
     volumes = tuple(e.volume or e.name for e in entries)
     sliced = any(entry.volume is not None for entry in entries)
-    return Cases(part.image, truth, names, patients, volumes if sliced else None)
+    spacing = _spacing(loader, entries)
+    return Cases(part.image, truth, names, patients, volumes if sliced else None, spacing=spacing)
+
+
+def _spacing(loader: Loader, entries: Sequence[Entry]) -> Float[np.ndarray, "n 3"] | None:
+    """Return the spacing of every image at its final size; `None` unless all files say theirs."""
+    if not entries or not all(entry.deep for entry in entries):
+        return None
+    size, steps = loader.folder.federation.image.size, []
+    for entry in entries:
+        where = loader.geometry(entry.image)
+        if where.affine is None:
+            return None
+        plane, row, column = where.spacing
+        steps.append((plane, row * where.shape[1] / size[0], column * where.shape[2] / size[1]))
+    return np.array(steps)
 
 
 def _tags(folder: Folder, entries: Sequence[Entry]) -> Int8[np.ndarray, "n k"]:
@@ -252,4 +272,4 @@ def _read_train(
     complete = folder.site is None or folder.federation[folder.site].complete
     everything = complete and bool(view.known_labels.all())
     known = everything and source == ("mask" if folder.segments else "tags")
-    return _cases(entries, part, view.target if known else None), view
+    return _cases(loader, entries, part, view.target if known else None), view

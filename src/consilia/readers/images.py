@@ -22,8 +22,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image, ImageFile
 
-from consilia.errors import DataError, listing
-from consilia.readers.files import Size, check_bytes, guarded, list_files, refuse
+from consilia.errors import DataError
+from consilia.readers.files import Size, check_bytes, guarded
 
 IMAGE_TYPES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".npy")
 #: JPEG changes the values of pixels, so it cannot hold a mask.
@@ -292,37 +292,3 @@ def _resize(plain: np.ndarray, size: Size, how: Image.Resampling) -> np.ndarray:
         for plane in planes
     ]
     return new[0] if plain.ndim == 2 else np.stack(new, axis=-1)
-
-
-def read_images(
-    folder: Path, size: Size, channels: int
-) -> tuple[UInt8[np.ndarray, "n c h w"], tuple[str, ...], list[Size]]:
-    """Return the images of a folder (or of its `images` folder), their names and original sizes.
-
-    Args:
-        folder: Holds images and nothing else, or a folder `images` that does.
-        size: Height and width that all images are brought to.
-        channels: That all images are brought to.
-
-    Returns:
-        The images sorted by name, their names without file types, and their heights and widths.
-    """
-    who = f"folder '{folder.name}'"
-    if not folder.is_dir():
-        msg = f"folder '{folder}' does not exist; check the path"
-        raise DataError(msg)
-    inner = folder / "images"
-    files = list_files(
-        inner if inner.is_dir() else folder, folder, "image", who, IMAGE_TYPES, refuse
-    )
-    if not files:
-        msg = f"{who} holds no images; expected files of type {listing(IMAGE_TYPES)}"
-        raise DataError(msg)
-    images = np.empty((len(files), channels, *size), dtype=np.uint8)
-    sizes: list[Size] = []
-    for at, path in enumerate(files.values()):
-        what = f"image '{path.name}' of {who}"
-        pixels = read_image(path, what)
-        images[at] = fit_image(pixels, size, channels, what)
-        sizes.append((pixels.shape[0], pixels.shape[1]))
-    return images, tuple(files), sizes

@@ -16,9 +16,16 @@ import numpy as np
 from jaxtyping import UInt8
 
 from consilia.errors import DataError
-from consilia.readers.files import GZIPPED, check_bytes, check_values, guarded, quiet
+from consilia.readers.files import (
+    GZIPPED,
+    check_bytes,
+    check_values,
+    guarded,
+    quiet,
+    split_name,
+)
 from consilia.readers.images import check_finite, index_values, to_bytes
-from consilia.readers.volumes import Geometry, same_place
+from consilia.readers.volumes import NIFTI_TYPES, Geometry, same_place
 
 #: Where voxels may begin in a file at the latest, in bytes: headers that claim more unpack a lot.
 LATEST_OFFSET = 1 << 20
@@ -134,3 +141,26 @@ def nifti_mask(path: Path, what: str, onto: Geometry) -> np.ndarray:
         order = _order(file.affine, onto.affine)
         same_place(_turned(file, order), onto, what)
         return index_values(_planes(file, order), what)
+
+
+def write_mask(path: Path, planes: UInt8[np.ndarray, "z h w"], onto: Geometry, like: Path) -> None:
+    """Write a mask by plane as NIfTI, where its image lies; stored in the order of a NIfTI image.
+
+    Args:
+        path: Where to write.
+        planes: Values by plane, row and column.
+        onto: Where the image's planes lie.
+        like: The image.
+    """
+    import nibabel
+    from nibabel import orientations
+
+    affine = np.eye(4) if onto.affine is None else onto.affine
+    mask = nibabel.nifti1.Nifti1Image(planes, affine)
+    if like.is_file() and split_name(like.name)[1].lower() in NIFTI_TYPES:
+        with guarded(f"image '{like.name}'"), quiet():
+            stored = orientations.io_orientation(_open(like, like.name).affine)
+        mask = mask.as_reoriented(
+            orientations.ornt_transform(orientations.io_orientation(affine), stored)
+        )
+    nibabel.save(mask, path)

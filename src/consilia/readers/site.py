@@ -36,6 +36,7 @@ def load_site(
     *,
     seed: int = 0,
     completeness: float | None = None,
+    margin: tuple[int, int] = (1, 10),
     validation: float = 0.0,
 ) -> SiteData:
     """Return everything a site brings, with its label view as it declared.
@@ -49,6 +50,7 @@ def load_site(
         root: Where relative paths begin.
         seed: Decides what is drawn, and who is held out.
         completeness: The share of objects kept where the site declares `complete = false`.
+        margin: The smallest and the largest margin of boxes that are drawn, in pixels.
         validation: The share of training patients to hold out, where a site has not done so itself.
     """
     declaration = federation[name]
@@ -80,6 +82,7 @@ def load_site(
             seed=seed,
             completeness=completeness,
             exclusive=federation.exclusive,
+            margin=margin,
         )
     return _held_out(name, SiteData(train, view, None, test), validation, seed)
 

@@ -188,7 +188,9 @@ def _annotated_slices(loader: Loader, slices: list[Entry]) -> list[Entry]:
     """Return the slices to use: without those that show nothing, where they are not wanted."""
     folder, first = loader.folder, slices[0]
     source = folder.source(first.split)
-    drops = folder.empty_slices == "drop" or (folder.empty_slices == "auto" and source == "mask")
+    drops = folder.unmarked_slices == "drop" or (
+        folder.unmarked_slices == "auto" and source == "mask"
+    )
     if first.split != "train" or not drops or source in {"tags", "nothing"}:
         return slices
     if first.mask is None:
