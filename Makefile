@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 export PIP_NO_INPUT = 1
 
-.PHONY: help setup demo format check test test-slow bench docs all clean
+.PHONY: help setup demo federation format check test test-slow test-federation bench docs all clean
 
 help:  ## print this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 .venv/.runtime: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -28,6 +28,10 @@ setup: .venv/.dev  ## environment with everything a developer needs
 demo: .venv/.runtime  ## train across three drawn hospitals and write a report (under 3 minutes)
 	$(BIN)/consilia demo
 
+federation: .venv/.dev  ## a coordinator, its door and four hospitals as processes over TLS, and a report
+	rm -rf runs/federation
+	PATH="$(CURDIR)/$(BIN):$$PATH" deploy/one-machine/run.sh runs/federation
+
 format: .venv/.dev  ## rewrite: ruff format, ruff --fix
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
@@ -39,10 +43,13 @@ check: .venv/.dev  ## read only: ruff, mypy strict, import contracts, spelling
 	$(BIN)/codespell
 
 test: .venv/.dev  ## the fast tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not slow"
 
 test-slow: .venv/.dev  ## studies with tolerances and the long fault tables
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
+
+test-federation: .venv/.dev  ## every method, fault and intruder over real processes (about an hour)
+	$(BIN)/python -m pytest -q tests/federation
 
 bench: .venv/.dev  ## ratios against a bare PyTorch loop, on this CPU
 	$(BIN)/python -m benchmarks.run

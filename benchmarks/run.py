@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from benchmarks import overhead, reading, scale
+from benchmarks import costs, overhead, reading, scale
 
 
 def main() -> None:
     """Run them one after another; each prints its ratios and writes benchmarks/results/NAME.json."""
     overhead.main()
+    costs.main()
     scale.main()
     reading.main()
 

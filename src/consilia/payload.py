@@ -78,11 +78,20 @@ class Record:
     message: str
     body: Json
     tensors: Weights
+    #: The last round whose update of this site was used: what it remembers must be from then.
+    since: int = 0
 
     @property
     def size(self) -> int:
         """Bytes of content: tensors as they are, the rest as compact JSON."""
         return sum(t.nbytes for t in self.tensors.values()) + len(json.dumps(self.body))
+
+    @functools.cached_property
+    def finite(self) -> bool:
+        """Whether no number in it is NaN or infinite; looked up once, so that one process does it once."""
+        if not all(_finite(tensor) for tensor in self.tensors.values()):
+            return False
+        return all(math.isfinite(x) for x in _walk(self.body) if isinstance(x, float))
 
 
 # --- flattening -------------------------------------------------------------------------------
@@ -95,11 +104,11 @@ def flatten(value: object, path: str = "") -> tuple[Json, dict[str, Tensor]]:
 
 
 def _flatten(value: object, path: str, tensors: dict[str, Tensor]) -> Json:
+    if isinstance(value, Tensor):  # first, for there are many
+        tensors[path] = value.detach() if value.requires_grad else value
+        return {_TENSOR: path}
     if value is None or isinstance(value, bool | int | float | str):
         return str(value) if isinstance(value, StrEnum) else value
-    if isinstance(value, Tensor):
-        tensors[path] = value.detach()
-        return {_TENSOR: path}
     if dataclasses.is_dataclass(value):
         tree = {
             f.name: _flatten(getattr(value, f.name), _join(path, f.name), tensors)
@@ -208,10 +217,11 @@ def _build_dataclass(
     )
 
 
-def _build_tensor(tree: Json, tensors: Weights, path: str) -> Tensor:
-    if not isinstance(tree, dict) or set(tree) != {_TENSOR} or tree[_TENSOR] not in tensors:
-        _refuse(path, _name(tree), "a tensor")
-    return tensors[tree[_TENSOR]]
+def _build_tensor(tree: Json, tensors: Weights, path: str, name: str = "") -> Tensor:
+    at = tree.get(_TENSOR) if isinstance(tree, dict) and len(tree) == 1 else None
+    if not isinstance(at, str) or at not in tensors:
+        _refuse(_join(path, name) if name else path, _name(tree), "a tensor")
+    return tensors[at]
 
 
 def _build_mapping(
@@ -220,6 +230,8 @@ def _build_mapping(
     if not isinstance(tree, dict) or set(tree) != {_MAP} or not isinstance(tree[_MAP], dict):
         _refuse(path, _name(tree), "a table of names")
     inner = get_args(kind)[1]
+    if inner is Tensor:
+        return {k: _build_tensor(v, tensors, path, k) for k, v in tree[_MAP].items()}
     return {k: build(inner, v, tensors, layout, _join(path, k)) for k, v in tree[_MAP].items()}
 
 
@@ -252,8 +264,9 @@ def _check_group(value: Weights, expected: Mapping[str, Spec], path: str) -> Non
         odd = sorted(value.keys() ^ expected.keys())[0]
         there = "an unexpected" if odd in value else "no"
         _refuse(path, f"{there} tensor '{odd}'", f"the {len(expected)} tensors of its groups")
-    for name, spec in expected.items():
-        _check_spec(value[name], spec, _join(path, name))
+    for name, (shape, dtype) in expected.items():
+        if value[name].shape != shape or value[name].dtype != dtype:
+            _check_spec(value[name], (shape, dtype), _join(path, name))
 
 
 def _check_spec(tensor: Tensor, spec: Spec, path: str) -> None:
@@ -285,10 +298,10 @@ def _hints(kind: Any) -> dict[str, Any]:
 # --- records ------------------------------------------------------------------------------------
 
 
-def pack(message: object, verb: str, site: str, round_: int) -> Record:
+def pack(message: object, verb: str, site: str, round_: int, since: int = 0) -> Record:
     """Return a message as the record an engine carries."""
     body, tensors = flatten(message)
-    return Record(verb, site, round_, type(message).__name__, body, tensors)
+    return Record(verb, site, round_, type(message).__name__, body, tensors, since)
 
 
 def unpack(kind: type[M], record: Record, layout: Layout | None = None) -> M:
@@ -309,23 +322,33 @@ def unpack(kind: type[M], record: Record, layout: Layout | None = None) -> M:
     return message
 
 
-def _paths(tree: Json) -> Iterator[str]:
+def _paths(tree: Json) -> list[str]:
+    """Return the tensors a tree refers to, in its order."""
+    return [branch[_TENSOR] for branch in _walk(tree) if type(branch) is dict]
+
+
+def _walk(tree: Json) -> Iterator[Json]:
+    """Yield the ends of a tree in order: scalars, and references to tensors as they are."""
     if isinstance(tree, dict):
         if _TENSOR in tree:
-            yield tree[_TENSOR]
+            yield tree
             return
-        for branch in tree.values():
-            yield from _paths(branch)
+        branches: Any = tree.values()
     elif isinstance(tree, list):
-        for branch in tree:
-            yield from _paths(branch)
+        branches = tree
+    else:
+        yield tree
+        return
+    for branch in branches:
+        if type(branch) is dict and _TENSOR in branch:  # the many tensors of a network
+            yield branch
+        else:
+            yield from _walk(branch)
 
 
 def is_finite(record: Record) -> bool:
     """Return whether no number in a record is NaN or infinite."""
-    if not all(_finite(tensor) for tensor in record.tensors.values()):
-        return False
-    return all(math.isfinite(x) for x in _floats(record.body))
+    return record.finite
 
 
 def _finite(tensor: Tensor) -> bool:
@@ -333,17 +356,6 @@ def _finite(tensor: Tensor) -> bool:
     if not tensor.is_floating_point() or math.isfinite(float(tensor.sum())):
         return True
     return bool(torch.isfinite(tensor).all())
-
-
-def _floats(tree: Json) -> Iterator[float]:
-    if isinstance(tree, float):
-        yield tree
-    elif isinstance(tree, dict):
-        for branch in tree.values():
-            yield from _floats(branch)
-    elif isinstance(tree, list):
-        for branch in tree:
-            yield from _floats(branch)
 
 
 @dataclass(frozen=True)
@@ -385,7 +397,7 @@ def _entry(name: str, tree: Json, tensors: Weights, hashes: bool) -> FieldEntry:
 def _digest(held: list[Tensor], tree: Json) -> str:
     digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode())
     for tensor in held:
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

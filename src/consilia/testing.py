@@ -35,7 +35,7 @@ def toy_spec(task: str = "segmentation", **changes: Any) -> RunSpec:
         "labels": changes.pop("labels", ["round", "square"]),
         "exclusive": task != "multi-label",
         "image": {"size": [SIZE, SIZE], "channels": 1},
-        "site": [{"data": "toy", **site} for site in sites],
+        "site": [{"data": "dataset:toy", **site} for site in sites],
     }
     table: dict[str, Any] = {
         "study": "toy",
@@ -101,6 +101,7 @@ def toy_sites(spec: RunSpec, train: int = 10, test: int = 6) -> dict[str, SiteDa
             seed=spec.simulate.seed,
             completeness=spec.simulate.completeness.get(name),
             exclusive=federation.exclusive,
+            margin=spec.simulate.margin,
         )
         held = toy_cases(federation, name, "validation", 4) if spec.evaluate.validation else None
         found[name] = SiteData(cases, view, held, toy_cases(federation, name, "test", test))

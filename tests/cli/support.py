@@ -37,6 +37,15 @@ def consilia(capfd, monkeypatch, *words):
     return Ended(code, *capfd.readouterr())
 
 
+def flat(group):
+    """Return every command by the words that call it; a group's by two words."""
+    found = {}
+    for name, command in group.commands.items():
+        inner = getattr(command, "commands", None)
+        found |= {f"{name} {k}": v for k, v in inner.items()} if inner else {name: command}
+    return found
+
+
 def federation_table(task="segmentation", **changes):
     """Return the tables of a federation.toml; a change to None removes a key."""
     segments = task == "segmentation"

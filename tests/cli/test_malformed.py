@@ -19,6 +19,7 @@ from consilia.datasets.registry import DATASETS
 from consilia.declare.read import LARGEST
 from consilia.methods import METHODS
 from consilia.networks.unet import UNETS
+from consilia.runs.spec import studies
 from consilia.training.learner import NETWORKS
 from tests.cli.support import (
     consilia,
@@ -561,8 +562,7 @@ CASES = [
         "unknown study",
         "run phantom-mixd",
         "no study or run file named 'phantom-mixd'; did you mean 'phantom-mixed'? (built in: "
-        "phantom-disc, phantom-findings, phantom-fluids, phantom-lesions, phantom-mixed, "
-        "phantom-skin, skinseg)",
+        f"{', '.join(studies())})",
     ),
     # --- run.toml: its keys
     asked(
@@ -605,7 +605,7 @@ CASES = [
     asked(
         "unknown key of simulate",
         run(simulate={"sead": 2}),
-        "unknown key 'simulate.sead'; did you mean 'seed'? (known here: seed, completeness)",
+        "unknown key 'simulate.sead'; did you mean 'seed'? (known here: seed, completeness, margin)",
     ),
     asked("no rounds", run(rounds=0), "'rounds' is 0; expected at least 1"),
     asked("rounds as text", run(rounds="5"), "'rounds' is '5'; expected a whole number"),
@@ -862,8 +862,8 @@ CASES = [
         lambda: save_file({"x": torch.zeros(2)}, "a.safetensors"),
         2,
         "learner.init 'a.safetensors' does not fit the network: of 'decoder.ups.0.block.0.bias'"
-        " it has none and the network shape (6,); start from a run with the same network, "
-        "labels and channels",
+        " it has none and the network shape (6,); start from a run with the same network "
+        "and channels",
     ),
     # --- run folders
     Case(
@@ -968,7 +968,7 @@ CASES = [
         lambda: Path("new").mkdir(),
         3,
         "folder 'new' holds no images; expected files of type '.png', '.jpg', '.jpeg', '.tif', "
-        "'.tiff', '.bmp' and '.npy'",
+        "'.tiff', '.bmp', '.npy', '.nii', '.nii.gz' and '.dcm'",
     ),
     Case(
         "predict a damaged image",

@@ -1,9 +1,12 @@
 """Every adapter reads a tiny copy of its dataset; absent data is one sentence."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from consilia.datasets.registry import DATASETS, find_dataset
+from consilia.datasets.source import Place
 from consilia.declare import ImageShape, SiteDeclaration
 from consilia.errors import DataError, UsageError
 from tests.datasets.trees import (
@@ -423,3 +426,19 @@ def test_non_square_sizes_and_channels(tmp_path):
     train, _ = DATASETS["polyp"].load("kvasir-seg", tmp_path, shape)
     assert train.image.shape[1:] == (1, 8, 12)
     assert train.truth.shape[1:] == (8, 12)
+
+
+def test_a_sample_of_radiographs_is_tested_on_others(tmp_path, monkeypatch):
+    from consilia.datasets import radiography
+
+    monkeypatch.setattr(radiography, "SAMPLE", 10)
+    monkeypatch.setattr(radiography, "PER_LABEL", 3)
+    for folder, count in (("Tuberculosis", 8), ("Normal", 12)):
+        for n in range(count):
+            save(tmp_path / "tb-xray" / folder / f"{folder}-{n}.png", pixels(n, SIDE, SIDE))
+    exams = radiography.index(
+        "Tuberculosis", Place(DATASETS["tb-xray"].card, tmp_path), "sample-10"
+    )
+    splits = Counter((exam.split, exam.read()[0].truth[0]) for exam in exams)
+    assert splits == {("train", 1): 4, ("train", 0): 6, ("test", 1): 3, ("test", 0): 3}
+    assert len({exam.name for exam in exams}) == 16

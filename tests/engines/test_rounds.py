@@ -322,3 +322,20 @@ def test_a_method_that_invites_fewer_than_min_sites_is_not_stopped(tmp_path):
     sites = [{"name": name, "supervision": form} for name, form in forms.items()]
     spec = toy_spec(sites=sites, method={"name": "fedst"}, participation={"min_sites": 2})
     run_toy(spec, tmp_path / "run")
+
+
+def test_a_run_whose_data_has_changed_is_not_resumed(tmp_path):
+    spec = toy_spec(rounds=2)
+    sites = toy_sites(spec)
+    run_toy(spec, tmp_path / "run", sites)
+    (tmp_path / "run/metrics.json").unlink()
+    first = min(sites)
+    other = sites[first].train.image.copy()
+    other[0, 0, 0, 0] ^= 1
+    changed = replace(sites[first], train=replace(sites[first].train, image=other))
+    with pytest.raises(RunError) as problem:
+        run_toy(spec, tmp_path / "run", {**sites, first: changed})
+    assert str(problem.value) == (
+        f"the images or labels of '{first}' are not those that run '{tmp_path / 'run'}' began with; "
+        "put them back, or begin a new run with another --out"
+    )

@@ -142,6 +142,23 @@ def test_auroc_is_tested_over_patients_from_probabilities(tmp_path):
     assert good.test.patients == 4
 
 
+def test_a_label_that_nobody_knows_of_an_image_does_not_count(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", toy_spec("multi-label", labels=["a", "b"]))
+    metrics = {"study": "toy", "method": "x", "seed": 0, "rounds": 1, "selection": "last_round"}
+    scores = {"sites": {"site": {"auroc": 1.0}}, "mean": {"auroc": 1.0}}
+    folder.write_json("metrics.json", {**metrics, **scores, "seconds": 1, "bytes_up": 1})
+    values = {
+        "probability/a": [0.5, 0.4, 0.9, 0.8],
+        "probability/b": [0.9, 0.8, 0.3, 0.2],
+        "truth/a": [1, 0, None, None],
+        "truth/b": [None, None, 1, 0],
+    }
+    table = {"case": list("wxyz"), "group": list("wxyz"), "values": values}
+    folder.write_json("cases.json", {"site": table})
+    row = compare_runs({"x": [folder.path]}, "auroc", "x").rows[0]
+    assert row.interval.value == 1.0
+
+
 def test_what_is_not_defined_is_null_in_json(folders, tmp_path):
     nothing = {"anna": {"dice": None}, "bo": {"dice": None}}
     path = write_run(tmp_path / "x", "x", 0, CASES["new", 0], sites=nothing, mean={"dice": None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +10,11 @@ import typer
 
 from consilia.cli.options import AsJson, Changes, Data, RoundCount, Study, data_of, spec_of
 from consilia.cli.show import err, number, out_json, plural, progress, table
-from consilia.errors import UsageError
+from consilia.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
     from consilia.runs.compare import Comparison
+    from consilia.runs.published import PublishedTable
     from consilia.runs.spec import RunSpec
 
 
@@ -29,6 +31,13 @@ def compare(
         str | None, typer.Option("--baseline", help="Test every method against this one.")
     ] = None,
     metric: Annotated[str | None, typer.Option("--metric", help="Default dice or auroc.")] = None,
+    selection: Annotated[
+        str | None,
+        typer.Option(
+            "--selection",
+            help="Report by another rule than the study's: last_round, last_ten or best_validation.",
+        ),
+    ] = None,
     rounds: RoundCount = None,
     out: Annotated[
         Path, typer.Option("--out", help="Where run folders are, as OUT/STUDY/METHOD-SEED.")
@@ -43,14 +52,17 @@ def compare(
     """Run several methods and seeds, or take what is there, and compare them honestly.
 
     Mean ± standard deviation over seeds; bootstrap intervals and paired tests over test patients with
-    seeds averaged; p-values Holm-corrected.
+    seeds averaged; p-values Holm-corrected. The paper's table is printed beside, where a study has one.
     """
     from consilia.engines.inprocess import run_in_process
     from consilia.methods import make_method, refuse_unfit
     from consilia.runs.compare import compare_runs, variant_path
+    from consilia.runs.published import read_published
 
+    tables = read_published(study)
     specs = _specs(study, methods, _seeds(seeds), rounds, changes or [])
     chosen = _metric(metric, next(iter(specs.values())), baseline, {v for v, _ in specs})
+    _refuse_rule(selection, next(iter(specs.values())))
     for spec in specs.values():  # all is refused before anything trains
         method = make_method(spec.method.name, spec.method.settings)
         refuse_unfit(spec.method.name, method, spec.federation)
@@ -67,7 +79,7 @@ def compare(
     if not folders:
         msg = f"there is no finished run in '{out}' to compare; leave out --collect to make them"
         raise UsageError(msg)
-    found = compare_runs(folders, chosen, baseline)
+    found = compare_runs(folders, chosen, baseline, selection, tables)
     if as_json:
         out_json(found.to_dict())
     else:
@@ -110,6 +122,24 @@ def _metric(metric: str | None, spec: RunSpec, baseline: str | None, methods: se
     return metric
 
 
+def _refuse_rule(selection: str | None, spec: RunSpec) -> None:
+    """Refuse a rule that the runs could not be reported by."""
+    from consilia.evaluate.selection import RULES
+
+    if selection is None:
+        return
+    if selection not in RULES:
+        near = suggestion(selection, RULES)
+        msg = f"no selection rule named '{selection}'{near}; use one of: {', '.join(RULES)}"
+        raise UsageError(msg)
+    if selection == "best_validation" and not spec.evaluate.validation:
+        msg = (
+            f"--selection best_validation needs images to select on, but study '{spec.study}' holds none "
+            "out; give --set evaluate.validation=0.15 as well, and another --out"
+        )
+        raise UsageError(msg)
+
+
 def _is_there(path: Path, spec: RunSpec) -> bool:
     from consilia.runs.store import RunFolder, same_run
 
@@ -130,6 +160,9 @@ def _seeds(text: str) -> list[int]:
 def _print(found: Comparison) -> None:
     sites = list(found.rows[0].sites)
     columns = ["method", *sites, f"{found.metric} ± std", "95 % interval"]
+    beside = any(row.published is not None for row in found.rows)
+    if beside:
+        columns.append("paper")
     if found.baseline is not None:
         columns += [f"− {found.baseline}", "p (Holm)"]
     rows = []
@@ -137,6 +170,7 @@ def _print(found: Comparison) -> None:
         low, high = (row.interval.low, row.interval.high) if row.interval else (None, None)
         line = [row.method, *(number(row.sites[site]) for site in sites)]
         line += [f"{number(row.mean)} ± {number(row.std)}", f"{number(low)} to {number(high)}"]
+        line += [number(row.published)] if beside else []
         if found.baseline is not None:
             line += [f"{row.test.difference:+.3f}", _p(row.p_holm)] if row.test else ["–", "–"]
         rows.append(line)
@@ -150,6 +184,31 @@ def _print(found: Comparison) -> None:
     note = f"selection {found.selection}; {plural(found.rounds, 'round')}; {said}; {tested}"
     spare = sites if len(sites) > 1 else ()
     table(f"{found.study}: {found.metric}", columns, rows, note, spare)
+    tables = [printed for printed in found.published if printed.metric == found.metric]
+    ablations = [printed for printed in tables if all(row.variant for row in printed.rows)]
+    for printed in tables:
+        if printed not in ablations:
+            _print_published(printed)
+    if ablations:
+        err(f"--json also has the paper's ablations: {'; '.join(t.what for t in ablations)}")
+
+
+def _print_published(printed: PublishedTable) -> None:
+    """Print a paper's table as the paper has it."""
+    from consilia.runs.published import MEAN
+
+    several = len({row.setting for row in printed.rows}) > 1
+    numbers = [value for row in printed.rows for value in row.numbers if math.isfinite(value)]
+    digits = max((len(f"{value:g}".partition(".")[2]) for value in numbers), default=0)
+    rows = []
+    for row in printed.rows:
+        name = f"{row.called}, {row.variant}" if row.variant else f"{row.called} ({row.method})"
+        line = [name, row.setting or "as declared"] if several else [name]
+        rows.append([*line, *(number(value, digits) for value in row.numbers)])
+    columns = ["in the paper", *(["setting"] if several else []), *printed.columns]
+    spare = [column for column in printed.columns if column != MEAN]
+    note = printed.note.removesuffix(".") or None
+    table(f"{printed.source}: {printed.what}", columns, rows, note, spare)
 
 
 def _p(value: float | None) -> str:

@@ -15,6 +15,7 @@ from consilia.cli import (
     check,
     cite,
     compare,
+    coordinator,
     datasets,
     demo,
     methods,
@@ -23,6 +24,7 @@ from consilia.cli import (
     report,
     resume,
     run,
+    site,
     weaken,
 )
 from consilia.cli.show import err
@@ -57,6 +59,8 @@ COMMANDS = (
 for module in COMMANDS:
     name = module.__name__.rpartition(".")[2]
     app.command(name)(getattr(module, name))
+for group in (coordinator, site):
+    app.add_typer(group.app)
 
 
 def _version(asked: bool) -> None:

@@ -5,18 +5,37 @@ from __future__ import annotations
 from consilia.datasets.contract import DatasetCard
 from consilia.datasets.files import paired, picture_exam, pictures
 from consilia.datasets.source import Exam, FileDataset, Place
+from consilia.datasets.split import shuffled
 from consilia.declare import ImageShape
 
 KINDS = ("benign", "malignant", "normal")
 
 
 def index(place: Place, site: str) -> list[Exam]:
-    """Return the images of one source; healthy ones (of BUSI) are for training only."""
+    """Return the images of one source; healthy ones (of BUSI) are for training only.
+
+    FedMix gives one half of the healthy images to BUSI and the other to BUSIS, where a site has no
+    labels, and leaves them out elsewhere.
+    """
     if site == "busi":
         return _busi(place)
+    if site in {"busi-sick", "busi-half"}:
+        return [*_sick(place), *(_half(place, 0) if site == "busi-half" else ())]
+    if site == "busis-half":
+        return [*index(place, "busis"), *_half(place, 1)]
     home = place.find(site.upper(), site)
     images = place.find("original", "Original", "images", within=home)
     return paired(place, images, place.find("GT", "gt", "masks", within=home))
+
+
+def _sick(place: Place) -> list[Exam]:
+    return [exam for exam in _busi(place) if exam.split is None]
+
+
+def _half(place: Place, half: int) -> list[Exam]:
+    """Return every other healthy image, in an order that depends on names alone."""
+    healthy = {exam.name: exam for exam in _busi(place) if exam.split == "train"}
+    return [healthy[name] for name in shuffled(healthy, "healthy")[half::2]]
 
 
 def _busi(place: Place) -> list[Exam]:
@@ -49,8 +68,10 @@ BREAST = FileDataset(
         "Yap et al. IEEE JBHI 2018.",
         layout="breast/BUSI/{benign,malignant,normal}/*.png with *_mask.png beside each image, "
         "breast/BUSIS/{original,GT}/* and breast/UDIAT/{original,GT}/* with equal names (patients "
-        "are not told apart by file names: splits go by image)",
+        "are not told apart by file names: splits go by image); also as 'busi-sick' without healthy "
+        "images, 'busi-half' with one half of them and 'busis-half' with the other",
     ),
     ImageShape(size=(224, 224), channels=1),
     index,
+    variants=("busi-sick", "busi-half", "busis-half"),
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 
 from consilia.declare import ImageShape, SiteDeclaration
 from consilia.labels import LabelView
@@ -28,6 +29,8 @@ class Cases:
             it does not know of is not judged.
         spacing: The millimetres from one plane, row and column of each image to the next, at the
             size that images were brought to; `None` where files do not say.
+        known: Where that differs between images of a classification task, which labels the truth
+            knows of each; it stands for `marked`.
     """
 
     image: UInt8[np.ndarray, "n c h w"]
@@ -37,6 +40,7 @@ class Cases:
     volume: tuple[str, ...] | None = None
     marked: tuple[bool, ...] | None = None
     spacing: Float[np.ndarray, "n 3"] | None = None
+    known: Bool[np.ndarray, "n k"] | None = None
 
     def __len__(self) -> int:
         return len(self.image)
@@ -51,6 +55,7 @@ class Cases:
             None if self.volume is None else tuple(self.volume[i] for i in index),
             self.marked,
             None if self.spacing is None else self.spacing[index],
+            None if self.known is None else self.known[index],
         )
 
 
@@ -62,6 +67,25 @@ class SiteData:
     view: LabelView
     validation: Cases | None
     test: Cases
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of every image, label and name, by which a resumed run knows its data again."""
+        digest = hashlib.blake2b(digest_size=16)
+        view = self.view
+        for part in (view.target, view.known_labels, view.known_pixels, view.constraint):
+            _feed(digest, part)
+        for cases in (self.train, self.validation, self.test):
+            for array in (None, None) if cases is None else (cases.image, cases.truth):
+                _feed(digest, array)
+            digest.update(repr(None if cases is None else (cases.case, cases.group)).encode())
+        return digest.hexdigest()
+
+
+def _feed(digest: hashlib.blake2b, array: np.ndarray | None) -> None:
+    digest.update(repr(None if array is None else (array.shape, array.dtype.str)).encode())
+    if array is not None:
+        digest.update(np.ascontiguousarray(array).data)
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ def match_cases(cases: Cases, at: tuple[int | None, ...]) -> Cases:
     """Return cases with a federation's labels; what the dataset does not mark is not judged."""
     if cases.truth is None or at == tuple(range(len(at))):
         return cases
-    return replace(
-        cases, truth=_match(cases.truth, at), marked=tuple(old is not None for old in at)
-    )
+    marked = tuple(old is not None and (cases.marked is None or cases.marked[old]) for old in at)
+    known = None if cases.known is None else _match(cases.known.astype(np.uint8), at) > 0
+    return replace(cases, truth=_match(cases.truth, at), marked=marked, known=known)
 
 
 def match_view(view: LabelView, at: tuple[int | None, ...]) -> LabelView:

@@ -15,18 +15,36 @@ from consilia.datasets.split import shuffled
 from consilia.declare import ImageShape
 
 SAMPLE = 1000
+#: How many images with and without the label the sample is tested on.
+PER_LABEL = 300
 
 
 def index(sick: str, place: Place, site: str) -> list[Exam]:
-    """Return all images, or 1,000 of them with the share of sick patients that all have."""
+    """Return all images, or 1,000 to train on, as many of them sick as in all, and 600 to test on."""
     found = {label: _pictures(place.find(name)) for label, name in ((1, sick), (0, "Normal"))}
-    if site == f"sample-{SAMPLE}":
-        found = _sampled(found)
+    if site != f"sample-{SAMPLE}":
+        return _exams(place, found)
+    train = _sampled(found)
+    rest = {
+        label: [path for path in paths if path not in set(train[label])]
+        for label, paths in found.items()
+    }
+    test = {label: _some(paths, PER_LABEL, "test") for label, paths in rest.items()}
+    return [*_exams(place, train, "train"), *_exams(place, test, "test")]
+
+
+def _exams(place: Place, found: dict[int, list[Path]], split: Any = None) -> list[Exam]:
     return [
-        picture_exam(place, path, label=np.array([label], dtype=np.uint8))
+        picture_exam(place, path, label=np.array([label], dtype=np.uint8), split=split)
         for label, paths in found.items()
         for path in paths
     ]
+
+
+def _some(paths: list[Path], count: int, why: str) -> list[Path]:
+    """Return some of the images, the same each time."""
+    by_name = {path.name: path for path in paths}
+    return [by_name[name] for name in shuffled(by_name, why)[:count]]
 
 
 def _pictures(folder: Path) -> list[Path]:
@@ -38,11 +56,8 @@ def _sampled(found: dict[int, list[Path]]) -> dict[int, list[Path]]:
     """Return 1,000 images, the same each time: 167 sick of the TB set, 262 of the COVID-19 set."""
     total = sum(map(len, found.values()))
     sick = min(round(SAMPLE * len(found[1]) / total), len(found[1]))
-    chosen = {}
-    for label, count in ((1, sick), (0, SAMPLE - sick)):
-        by_name = {path.name: path for path in found[label]}
-        chosen[label] = [by_name[name] for name in shuffled(by_name, "sample")[:count]]
-    return chosen
+    counts = {1: sick, 0: SAMPLE - sick}
+    return {label: _some(found[label], count, "sample") for label, count in counts.items()}
 
 
 def _dataset(name: str, title: str, label: str, sick: str, **more: Any) -> FileDataset:

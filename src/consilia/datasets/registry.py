@@ -16,11 +16,10 @@ from consilia.datasets.pack import PACKS
 from consilia.datasets.phantoms import PHANTOMS, load_common_test, load_phantom, phantom_federation
 from consilia.datasets.polyp import POLYP
 from consilia.datasets.radiography import RADIOGRAPHY
+from consilia.datasets.united import FEDPSL_SETUP_B
 from consilia.datasets.volumes import VOLUMES
-from consilia.declare import Federation, ImageShape, SiteDeclaration, Supervision
+from consilia.declare import DATASET, Federation, ImageShape, SiteDeclaration, Supervision
 from consilia.errors import DeclarationError, UsageError, suggestion
-
-DATASET = "dataset:"
 
 
 @final
@@ -73,6 +72,7 @@ DATASETS: dict[str, Dataset] = {
             CHESTXRAY14,
             CHESTXRAY14_FEDPSL,
             *RADIOGRAPHY,
+            FEDPSL_SETUP_B,
             *MEDMNIST,
             *PACKS,
         )

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from consilia.datasets.contract import Cases, Dataset, DatasetCard
-from consilia.datasets.split import SHARD, choose_test, deal
+from consilia.datasets.split import FOLD, SHARD, choose_fold, choose_some, choose_test, deal
 from consilia.declare import ImageShape, SiteDeclaration, Supervision
 from consilia.errors import DataError, UsageError, listing, suggestion
 from consilia.labels import LabelView
@@ -80,7 +80,8 @@ class Place:
         where = missing.relative_to(self.root) if missing.is_relative_to(self.root) else missing
         msg = (
             f"dataset '{self.card.name}' has no '{where}' in '{self.root}'; expected "
-            f"{self.card.layout}: put it there, or say where it is with --data or CONSILIA_DATA"
+            f"{self.card.layout}: put it there (`consilia datasets --card {self.card.name}` says where it "
+            "comes from), or say where it is with --data or CONSILIA_DATA"
         )
         raise DataError(msg)
 
@@ -89,6 +90,8 @@ class Place:
         return f"'{path.name}' of dataset '{self.card.name}'"
 
 
+#: Which part of cross-validation is tested on, from 1, and of how many.
+Fold = tuple[int, int]
 #: The examinations of one site.
 Index = Callable[[Place, str], Sequence[Exam]]
 
@@ -107,9 +110,11 @@ class FileDataset(Dataset):
         common: Whether all sites share one test set; who is in it is then decided over all sites,
             so that a patient seen at two of them is never trained on at one and tested on at
             another. A site without test patients of its own is judged on the shared test set.
-            Only then can all patients be divided at random, as sites "i-of-k".
+            Only then can all patients be divided at random, as sites "i-of-k", or "i-of-k-n100"
+            for 100 training images of such a part.
         authors: Whether the authors' own weak labels stand for those that would be drawn.
         tested_only: Further names that the index knows, whose images are only tested on.
+        variants: Further names of sites, which share images with those on the card.
     """
 
     card: DatasetCard
@@ -120,6 +125,7 @@ class FileDataset(Dataset):
     common: bool = False
     authors: bool = False
     tested_only: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
 
     def load(self, site: str, root: Path, shape: ImageShape, seed: int = 0) -> tuple[Cases, Cases]:
         """Return a site's training and test cases; see `Dataset.load`."""
@@ -170,12 +176,13 @@ class FileDataset(Dataset):
 
     def exams(self, site: str, root: Path, seed: int) -> tuple[list[Exam], list[Exam]]:
         """Return a site's examinations for training and for testing; nothing is read."""
-        self._check(site)
         name = self.card.name
+        site, fold = self._fold(site)
+        self._check(site)
         if not self.common:
             mine = list(self.index(Place(self.card, root), site))
-            return _parted(mine, self._chosen(mine, seed))
-        tested, everyone = self._tested(root, seed)
+            return _parted(mine, self._chosen(mine, seed, fold))
+        tested, everyone = self._tested(root, seed, fold)
         if shard := SHARD.fullmatch(site):
             number, count = int(shard[1]) - 1, int(shard[2])
             mine = []
@@ -185,26 +192,51 @@ class FileDataset(Dataset):
         else:
             mine = list(self.index(Place(self.card, root), site))
         train, test = _parted(mine, tested)
+        if shard and shard[3]:
+            names, groups = [exam.name for exam in train], [exam.group for exam in train]
+            some = choose_some(names, groups, int(shard[3]), name, seed)
+            train = [exam for exam in train if exam.name in some]
         return train, test or _parted(everyone, tested)[1]
 
-    def _tested(self, root: Path, seed: int) -> tuple[set[str], list[Exam]]:
+    def _tested(
+        self, root: Path, seed: int, fold: Fold | None = None
+    ) -> tuple[set[str], list[Exam]]:
         """Return the groups that are tested on, and the examinations of all sites."""
         place = Place(self.card, root)
         sites = (*self.card.sites, *self.tested_only)
         everyone = [exam for site in sites for exam in self.index(place, site)]
-        return self._chosen(everyone, seed), everyone
+        return self._chosen(everyone, seed, fold), everyone
 
-    def _chosen(self, exams: Sequence[Exam], seed: int) -> set[str]:
+    def _chosen(self, exams: Sequence[Exam], seed: int, fold: Fold | None = None) -> set[str]:
         """Return the groups that the authors test on, or else as many as the dataset asks for."""
         trained = {exam.group for exam in exams if exam.split == "train"}
         if any(exam.split == "test" for exam in exams):
+            if fold is not None:
+                msg = f"dataset '{self.card.name}' has a split of its authors; leave out the fold"
+                raise UsageError(msg)
             return {exam.group for exam in exams if exam.split == "test"} - trained
         free = [exam.group for exam in exams if exam.group not in trained]
+        if fold is not None:
+            return choose_fold(free, *fold, self.card.name, seed)
         return choose_test(free, self.test, self.card.name, seed)
+
+    def _fold(self, site: str) -> tuple[str, Fold | None]:
+        """Return a site without the fold behind it, and the fold."""
+        found = FOLD.fullmatch(site)
+        if found is None:
+            return site, None
+        fold = int(found[2]), int(found[3])
+        if not 1 <= fold[0] <= fold[1] or fold[1] < 2:
+            msg = (
+                f"dataset '{self.card.name}' has no fold {fold[0]} of {fold[1]}; folds are numbered "
+                "from 1, and there are two at least"
+            )
+            raise UsageError(msg)
+        return found[1], fold
 
     def _check(self, site: str) -> None:
         shard = SHARD.fullmatch(site)
-        if site in self.card.sites:
+        if site in self.card.sites or site in self.variants:
             return
         if shard and self.card.parts and int(shard[1]) <= int(shard[2]):
             return

@@ -7,7 +7,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-SHARD = re.compile(r"([1-9]\d{0,3})-of-([1-9]\d{0,3})")
+NUMBER = r"[1-9]\d{0,3}"
+#: A random part of all patients, "2-of-5", or some of its images only, "2-of-5-n100".
+SHARD = re.compile(rf"({NUMBER})-of-({NUMBER})(?:-n([1-9]\d{{0,5}}))?")
+#: A part of cross-validation, behind a site: "busi/fold-2-of-5".
+FOLD = re.compile(rf"(.+)/fold-({NUMBER})-of-({NUMBER})")
 
 
 def shuffled(groups: Iterable[str], *names: object) -> list[str]:
@@ -37,6 +41,25 @@ def choose_test(groups: list[str], much: float, *names: object) -> set[str]:
             chosen.add(group)
             left -= images[group]
     return chosen
+
+
+def choose_fold(groups: list[str], fold: int, folds: int, *names: object) -> set[str]:
+    """Return the groups that are tested on in one fold, from 1: each group in exactly one."""
+    dealt = deal(groups, folds, "fold", *names)
+    return {group for group, at in dealt.items() if at == fold - 1}
+
+
+def choose_some(names: list[str], groups: list[str], images: int, *more: object) -> set[str]:
+    """Return the names of so many images, of as many groups as possible, or of all if there are fewer.
+
+    A larger number takes in all images of a smaller one.
+    """
+    group_of, seen = dict(zip(names, groups, strict=True)), Counter[str]()
+    turn = {}
+    for name in shuffled(names, "some", *more):
+        turn[name] = seen[group_of[name]]
+        seen[group_of[name]] += 1
+    return set(sorted(turn, key=lambda name: turn[name])[:images])  # sorting keeps the order within
 
 
 def deal(groups: list[str], sites: int, *names: object) -> dict[str, int]:

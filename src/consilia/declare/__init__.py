@@ -2,6 +2,7 @@
 
 from consilia.declare.federation import (
     COMMON,
+    DATASET,
     POOLED,
     Federation,
     ImageShape,
@@ -12,6 +13,7 @@ from consilia.declare.supervision import Sparsity, Supervision
 
 __all__ = [
     "COMMON",
+    "DATASET",
     "POOLED",
     "Federation",
     "ImageShape",

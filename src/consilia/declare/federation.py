@@ -21,6 +21,8 @@ RESERVED = {
     "image": "is the name of the first column of labels.csv",
 }
 
+#: How a reference to a dataset begins, where `data` is not a folder.
+DATASET = "dataset:"
 #: The name a pooled method's single, united site goes by; no real site may take it.
 POOLED = "pooled"
 #: The name under which a test set that all sites share is scored; no real site may take it.
@@ -226,6 +228,20 @@ class Federation(Declared):
         if site.annotates is None:
             return self.labels
         return tuple(label for label in self.labels if label in site.annotates)
+
+    def without_full_labels(self) -> tuple[str, ...]:
+        """Return the sites whose folder holds less than every label in full; datasets hold all."""
+        full = Supervision.MASK if self.task == "segmentation" else Supervision.IMAGE
+        return tuple(
+            site.name
+            for site in self.site
+            if not site.data.startswith(DATASET)
+            and (
+                site.supervision is not full
+                or not site.complete
+                or self.annotated_by(site.name) != self.labels
+            )
+        )
 
     def with_full_labels(self) -> Federation:
         """Return the same federation as if every site had marked everything (the oracle's view)."""

@@ -16,7 +16,7 @@ from consilia.declare import COMMON, POOLED, Federation
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
-from consilia.errors import RunError, UsageError
+from consilia.errors import RunError, UsageError, listing
 from consilia.labels import LabelView
 from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Start
@@ -24,7 +24,7 @@ from consilia.payload import Record
 from consilia.readers.site import load_common, load_site, pool
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
-from consilia.training.learner import make_learner
+from consilia.training.learners import make_learner
 from consilia.training.site import Workbench
 
 
@@ -77,6 +77,7 @@ def run_in_process(
     with folder.locked():
         if folder.finished:
             return folder.read_json("metrics.json")  # type: ignore[no-any-return]  # JSON
+        know_again(folder, sites)
         cap = spec.engine.memory_mib * MEBIBYTE // 2
         memories = MemoryStore(path / ".memories", cap)
         workers = make_workers(spec, method, federation, sites, bench, memories, path, common)
@@ -101,25 +102,51 @@ def run_in_process(
             memories.remove()
 
 
+def know_again(folder: RunFolder, sites: Mapping[str, SiteData]) -> None:
+    """Note what the sites' data is, or refuse to go on with a run whose data has changed since."""
+    now = {name: data.fingerprint for name, data in sites.items()}
+    if not (folder.path / "data.json").is_file():
+        folder.write_json("data.json", now)
+        return
+    before = folder.read_json("data.json")
+    changed = sorted(name for name in now if before.get(name) != now[name])
+    if changed:
+        msg = (
+            f"the images or labels of {listing(changed)} are not those that run '{folder.path}' "
+            "began with; put them back, or begin a new run with another --out"
+        )
+        raise RunError(msg)
+
+
 def load_sites(spec: RunSpec, federation: Federation, data: Path) -> dict[str, SiteData]:
     """Return the data of every site of a run."""
-    return {
-        name: load_site(
-            federation,
-            name,
-            data,
-            seed=spec.simulate.seed,
-            completeness=spec.simulate.completeness.get(name),
-            validation=spec.evaluate.validation,
-        )
-        for name in federation.sites
-    }
+    return {name: load_own(spec, federation, name, data) for name in federation.sites}
+
+
+def load_own(spec: RunSpec, federation: Federation, name: str, data: Path) -> SiteData:
+    """Return the data of one site of a run."""
+    return load_site(
+        federation,
+        name,
+        data,
+        seed=spec.simulate.seed,
+        completeness=spec.simulate.completeness.get(name),
+        margin=spec.simulate.margin,
+        validation=spec.evaluate.validation,
+    )
 
 
 def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Workbench:
     """Return the network and device that all sites share."""
     learner = method.learner(make_learner(spec.learner, federation))
-    return Workbench(learner, federation, choose_device(spec), spec.seed)
+    return Workbench(
+        learner,
+        federation,
+        choose_device(spec),
+        spec.seed,
+        capture=spec.engine.capture == "auto",
+        precision=spec.engine.precision,
+    )
 
 
 def make_start(spec: RunSpec, federation: Federation, bench: Workbench) -> Start:
@@ -132,6 +159,7 @@ def make_start(spec: RunSpec, federation: Federation, bench: Workbench) -> Start
         head_rows=bench.learner.head_rows(),
         federation=federation,
         rounds=spec.rounds,
+        seed=spec.seed,
     )
 
 

@@ -96,7 +96,9 @@ def _judge_masks(federation: Federation, predicted: np.ndarray, cases: Cases) ->
 
 def _judge_classes(federation: Federation, probability: np.ndarray, cases: Cases) -> Judgement:
     assert cases.truth is not None
-    known = None if cases.marked is None else np.tile(np.array(cases.marked), (len(cases), 1))
+    known = cases.known
+    if known is None and cases.marked is not None:
+        known = np.tile(np.array(cases.marked), (len(cases), 1))
     means = classification_scores(
         probability, cases.truth, federation.labels, federation.exclusive, known
     )
@@ -104,7 +106,8 @@ def _judge_classes(federation: Federation, probability: np.ndarray, cases: Cases
         *(f"probability/{label}" for label in federation.labels),
         *(f"truth/{label}" for label in federation.labels),
     )
-    values = np.concatenate([probability, cases.truth], 1).astype(np.float64)
+    truth = cases.truth if known is None else np.where(known, cases.truth, np.nan)
+    values = np.concatenate([probability, truth], 1).astype(np.float64)
     return Judgement(means, cases.case, cases.group, columns, values)
 
 

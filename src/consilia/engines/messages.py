@@ -40,6 +40,19 @@ class Examination:
 
 
 @dataclass(frozen=True)
+class Portrait:
+    """Leaves a site once, where the study asks: features of its images, projected; and histograms.
+
+    Attributes:
+        points: Of some training images, the features on a few directions that all sites share.
+        follow: How many numbers of each decoder follow the server how far, in ten bins from 0 to 1.
+    """
+
+    points: Tensor
+    follow: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
 class Optimizers:
     """Stays at a site: what its optimisers remember, by network."""
 

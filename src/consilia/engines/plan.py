@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from consilia.declare import Federation
+from consilia.engines.portrait import BINS, DIRECTIONS
+from consilia.evaluate.metrics import METRICS, SEGMENTATION
 from consilia.methods import METHODS, labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Wire, wire_of
 from consilia.payload import Group, Layout, Shape
 from consilia.runs.spec import RunSpec
-from consilia.training.learner import layout_of, make_learner
+from consilia.training.learner import layout_of
+from consilia.training.learners import make_learner
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,7 @@ def make_plan(spec: RunSpec) -> Plan:
     method = make_method(spec.method.name, spec.method.settings)
     refuse_unfit(spec.method.name, method, spec.federation)
     federation = labels_seen(method, spec.federation)
-    chosen = make_learner(spec.learner, federation)
-    learner = method.learner(chosen)
+    learner = method.learner(make_learner(spec.learner, federation))
     with torch.device("meta"):
         network = learner.build()
     layout = layout_of(learner.groups(network), network, federation)
@@ -86,9 +88,9 @@ def make_plan(spec: RunSpec) -> Plan:
         summary=METHODS[spec.method.name].card.summary,
         sites=tuple(_site(method, federation, name) for name in federation.sites),
         hypers=tuple(_hypers(method)),
-        fields=tuple(_fields(method, layout)),
-        network=chosen.network,
-        objective=chosen.objective,
+        fields=(*_fields(method, layout), *_judged_fields(spec, federation)),
+        network=learner.network,
+        objective=learner.objective,
         parameters=sum(p.numel() for p in network.parameters()),
         work=f"{work}, batch {training.batch}, {training.optimizer} {training.learning_rate:g}",
     )
@@ -123,6 +125,25 @@ def _fields(method: AnyMethod, layout: Layout) -> typing.Iterator[PlannedField]:
             for field in dataclasses.fields(member):
                 numbers, size = _measure(hints[field.name], layout)
                 yield PlannedField(direction, member.__name__, field.name, numbers, size)
+
+
+def _judged_fields(spec: RunSpec, federation: Federation) -> typing.Iterator[PlannedField]:
+    """Yield what leaves a site when it is judged: scores, and rows per case where the study asks."""
+    labels = len(federation.labels)
+    parts = len(federation.regions) or labels
+    if federation.task == "segmentation":
+        metrics = columns = len(SEGMENTATION) * (1 + (parts if parts > 1 else 0))
+    else:
+        scored = sum(metric.task != "segmentation" for metric in METRICS.values())
+        metrics, columns = scored + labels, 2 * labels
+    name = "Examination" if spec.evaluate.per_case else "Scores"
+    for field in ("test", *(["validation"] if spec.evaluate.validation else [])):
+        yield PlannedField("judged, up", name, field, metrics, 8 * metrics)
+    if spec.evaluate.per_case:
+        yield PlannedField("judged, up", name, "values, per test case", columns, 8 * columns)
+    if spec.evaluate.portraits:
+        yield PlannedField("once, up", "Portrait", "points, per image", DIRECTIONS, 4 * DIRECTIONS)
+        yield PlannedField("once, up", "Portrait", "follow, per decoder", BINS, 8 * BINS)
 
 
 def _measure(hint: Any, layout: Layout) -> tuple[int, int]:

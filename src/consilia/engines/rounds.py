@@ -14,14 +14,15 @@ import torch
 from consilia.declare import COMMON, POOLED, Federation
 from consilia.engines.ledger import Ledger
 from consilia.engines.memory import MemoryStore, Spool
-from consilia.engines.messages import Examination, Failed, Hello, Scores
-from consilia.engines.transport import Transport
+from consilia.engines.messages import Examination, Failed, Hello, Portrait, Scores
+from consilia.engines.transport import Lost, Transport
 from consilia.errors import MessageError, RunError
 from consilia.evaluate.metrics import MAIN
 from consilia.evaluate.metrics import METRICS as METRIC_TABLE
 from consilia.evaluate.selection import Evaluation, Selected, select
 from consilia.methods.contract import AnyMethod, Start, wire_of
 from consilia.payload import Layout, Record, is_finite, load, pack, save, unpack
+from consilia.runs.cases import cases_of
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import SELECTED, RunFolder, plain_json
 from consilia.training.seeds import generator
@@ -40,6 +41,7 @@ class Progress:
     bytes_up: int = 0
     bytes_down: int = 0
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=dict)  # by site, the round of its last update
 
 
 class Rounds:
@@ -110,6 +112,7 @@ class Rounds:
             self._event(site, "absent: it did not answer")
         missing = len(self.federation.site) - len(known)
         self._need_enough(number, len(invited) + missing, ups)
+        self.progress.used |= dict.fromkeys(ups, number)
         self.server = self.method.aggregate(self.server, dict(sorted(ups.items())))
         shares = dict(self.method.shares(self.server))
         ups.clear()
@@ -181,6 +184,9 @@ class Rounds:
     def _exchange(self, verb: str, number: int, sites: tuple[str, ...]) -> Iterator[Record]:
         """Send each site its record and yield the replies that are no failures."""
         for reply in self.transport.exchange(self._records(verb, number, sites)):
+            if isinstance(reply, Lost):
+                self._event(reply.site, reply.reason)
+                continue
             self.ledger.note(reply, "up")
             if reply.message == Failed.__name__:
                 self._event(reply.site, f"failed: {unpack(Failed, reply).reason}")
@@ -192,7 +198,7 @@ class Rounds:
     def _records(self, verb: str, number: int, sites: tuple[str, ...]) -> Iterator[Record]:
         for site in sites:
             message = Hello() if verb == "introduce" else self.method.broadcast(self.server, site)
-            record = pack(message, verb, site, number)
+            record = pack(message, verb, site, number, self.progress.used.get(site, 0))
             self.ledger.note(record, "down")
             yield record
 
@@ -240,7 +246,24 @@ class Rounds:
             self.folder.write_json(f"cases/round-{number:06d}.json", _ordered(cases))
         if self._is_best(number):
             self._keep(SELECTED)
+        if self.spec.evaluate.portraits and number == self.spec.rounds:
+            self._portray(number)
         return plain_json(found)  # type: ignore[no-any-return]  # JSON
+
+    def _portray(self, number: int) -> None:
+        """Ask every site that has joined for its portrait, and keep them for the report."""
+        if self.method.data == "pooled":
+            return
+        portraits = {}
+        for reply in self._exchange("portray", number, self.progress.admitted):
+            try:
+                portrait = unpack(Portrait, reply)
+            except MessageError as error:
+                self._event(reply.site, f"refused: {error}")
+                continue
+            told = {"points": portrait.points.tolist(), "follow": dict(portrait.follow)}
+            portraits[reply.site] = told
+        self.folder.write_json("portraits.json", plain_json(_ordered(portraits)))
 
     def _selectable(self, number: int) -> bool:
         """Whether this round may be the one that is reported."""
@@ -326,29 +349,19 @@ class Rounds:
             }
         )
         self._keep_cases(chosen.rounds)
+        findings = self.method.findings(self.server)
+        if findings.affinity or findings.maps:
+            maps = {name: values.tolist() for name, values in findings.maps.items()}
+            told = {"affinity": findings.affinity, "maps": maps}
+            self.folder.write_json("findings.json", plain_json(told))
         self.folder.write_json("selection.json", {"rule": rule, "rounds": list(chosen.rounds)})
         self.folder.write_json("metrics.json", metrics)
         return metrics  # type: ignore[no-any-return]  # JSON
 
     def _keep_cases(self, rounds: tuple[int, ...]) -> None:
         """Average the per-case tables of the selected rounds into `cases.json`."""
-        tables = [
-            self.folder.read_json(f"cases/round-{number:06d}.json")
-            for number in rounds
-            if (self.folder.path / f"cases/round-{number:06d}.json").is_file()
-        ]
-        if not tables:
-            return
-        merged = {site: table for tables_of in tables for site, table in tables_of.items()}
-        for site, table in merged.items():
-            held = [t[site]["values"] for t in tables if site in t]  # a site may miss a round
-            table["values"] = {
-                column: [
-                    _mean(row) for row in zip(*(values[column] for values in held), strict=True)
-                ]
-                for column in table["values"]
-            }
-        self.folder.write_json("cases.json", plain_json(_ordered(merged)))
+        if found := cases_of(self.folder, rounds):
+            self.folder.write_json("cases.json", plain_json(_ordered(found)))
 
 
 def _table(examination: Examination) -> dict[str, Any]:
@@ -358,12 +371,6 @@ def _table(examination: Examination) -> dict[str, Any]:
         "group": list(examination.group),
         "values": {name: plain_json(values) for name, values in columns},
     }
-
-
-def _mean(values: tuple[float | None, ...]) -> float | None:
-    """Return the mean of what is defined."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _scalars(record: Record) -> dict[str, float]:

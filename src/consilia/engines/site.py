@@ -13,7 +13,16 @@ from consilia.datasets.contract import SiteData
 from consilia.declare import POOLED, Federation
 from consilia.engines.judge import Judgement, judge, save_pictures
 from consilia.engines.memory import MemoryStore
-from consilia.engines.messages import Examination, Failed, Hello, Optimizers, Overlay, Scores
+from consilia.engines.messages import (
+    Examination,
+    Failed,
+    Hello,
+    Optimizers,
+    Overlay,
+    Portrait,
+    Scores,
+)
+from consilia.engines.portrait import portray
 from consilia.errors import MessageError
 from consilia.methods.contract import AnyMethod, Panel, wire_of
 from consilia.payload import Record, Weights, is_finite, pack, unpack
@@ -38,6 +47,7 @@ class SiteWorker:
         bench: Workbench,
         memories: MemoryStore,
         folder: Path | None = None,
+        discreet: bool = False,
     ) -> None:
         self.name = name
         self.method = method
@@ -47,6 +57,7 @@ class SiteWorker:
         self.bench = bench
         self.memories = memories
         self.folder = folder
+        self.discreet = discreet
         self.wire = wire_of(type(method))
         self._train = ResidentCases.of(data.train, data.view, bench.device, federation.exclusive)
 
@@ -57,6 +68,7 @@ class SiteWorker:
             "train": self._train_round,
             "evaluate": self._evaluate,
             "examine": self._examine,
+            "portray": self._portray,
         }
         self.bench.enter(self.name)
         try:
@@ -66,26 +78,31 @@ class SiteWorker:
             reply: object = verbs[record.verb](record)
         except Exception as error:  # a failing site must never take the run down
             LOG.debug("site '%s' failed in round %d", self.name, record.round, exc_info=True)
-            text = (
-                str(error)
-                if isinstance(error, MessageError)
-                else f"{type(error).__name__}: {error}"
-            )
-            reply = Failed(text)
+            reply = Failed(self._told(error))
+        if isinstance(reply, Record):
+            return reply
         return pack(reply, record.verb, self.name, record.round)
+
+    def _told(self, error: Exception) -> str:
+        """Return what may be said of an error: a discreet site does not quote one it did not foresee."""
+        if isinstance(error, MessageError):
+            return str(error)
+        kind = type(error).__name__
+        return f"{kind}; the site's log has the rest" if self.discreet else f"{kind}: {error}"
 
     def _introduce(self, record: Record) -> object:
         unpack(Hello, record)
         return self.method.introduce(self._site(record.round))
 
-    def _train_round(self, record: Record) -> object:
+    def _train_round(self, record: Record) -> Record:
         down = unpack(self.wire.down, record, self.bench.layout)
         site = self._site(record.round)
         up, memory = self.method.local_update(down, self._memory(), site)
         # An update that diverged will be dropped; what it left behind must not outlive it.
-        if is_finite(pack(up, record.verb, self.name, record.round)):
+        reply = pack(up, record.verb, self.name, record.round)
+        if is_finite(reply):
             self._remember(site, memory)
-        return up
+        return reply
 
     def _evaluate(self, record: Record) -> Scores:
         return self._judge(record)[0]
@@ -94,6 +111,16 @@ class SiteWorker:
         scores, judged = self._judge(record)
         values = torch.from_numpy(judged.values)
         return Examination(scores, judged.case, judged.group, judged.columns, values)
+
+    def _portray(self, record: Record) -> Portrait:
+        if not self.spec.evaluate.portraits:
+            msg = "the study does not ask for portraits; set evaluate.portraits = true"
+            raise MessageError(msg)
+        model = self.model(unpack(self.wire.down, record, self.bench.layout), record.round)
+        memory = self._memory()
+        follow = {} if memory is None else self.method.following(memory)
+        single = model.models[0] if isinstance(model, Panel) else model
+        return portray(self.bench, single, self.data.train, follow)
 
     def model(self, down: object, round_: int) -> Weights | Panel:
         """Return the weights this site evaluates and predicts with."""

@@ -11,33 +11,82 @@ from typing import Any, get_args, get_origin
 
 from consilia.declare import Federation
 from consilia.declare.read import shown
-from consilia.errors import DeclarationError, UsageError, suggestion
+from consilia.errors import DeclarationError, UsageError, listing, suggestion
 from consilia.methods.bounds.local import Local
-from consilia.methods.bounds.pooled import Central, Oracle
+from consilia.methods.bounds.pooled import IML, Central, Oracle
 from consilia.methods.contract import AnyMethod, Card, Method, Panel, Start, Wire, hyper, wire_of
 from consilia.methods.drift.fedadaptagg import FedAdaptAgg
 from consilia.methods.drift.fedavg import FedAvg
 from consilia.methods.drift.fedprox import FedProx
 from consilia.methods.drift.finetune import FineTune
+from consilia.methods.drift.moon import MOON
+from consilia.methods.incomplete.adele import ADELE
+from consilia.methods.incomplete.elr import ELR
+from consilia.methods.incomplete.fedcorr import FedCorr
 from consilia.methods.incomplete.fedia import FedIA
+from consilia.methods.incomplete.fednoro import FedNoRo
+from consilia.methods.incomplete.nrdice import NRDice
+from consilia.methods.incomplete.rmd import RMD
+from consilia.methods.labelsets.fedlsm import FedLSM
+from consilia.methods.labelsets.fedpsl import FedPSL
 from consilia.methods.mixed.fedmix import FedMix
 from consilia.methods.mixed.fedst import FEDRGD, FedST
+from consilia.methods.partial.fedmatch import FedMatch
+from consilia.methods.partial.fedpu import FedPU
+from consilia.methods.partial.fedrs import FedRS
+from consilia.methods.partial.fedssp import FedSSP
+from consilia.methods.partial.fixmatch import CentralFixMatch, FixMatch
+from consilia.methods.partial.fssl import FSSL
+from consilia.methods.partial.mixup_pme import MixUpPME
+from consilia.methods.personal.fedala import FedALA
+from consilia.methods.personal.fedap import FedAP
+from consilia.methods.personal.fedbn import FedBN
+from consilia.methods.personal.fedicra import FedICRA
+from consilia.methods.personal.fedlc import FedLC
+from consilia.methods.personal.fedlppa import FedLPPA
+from consilia.methods.personal.fedrep import FedRep
+from consilia.methods.personal.metafed import MetaFed
 
 __all__ = [
+    "ADELE",
+    "ELR",
+    "FSSL",
     "METHODS",
+    "MOON",
+    "RMD",
     "AnyMethod",
     "Card",
     "Central",
+    "CentralFixMatch",
     "Entry",
+    "FedALA",
+    "FedAP",
     "FedAdaptAgg",
     "FedAvg",
+    "FedBN",
+    "FedCorr",
     "FedIA",
+    "FedICRA",
+    "FedLC",
+    "FedLPPA",
+    "FedLSM",
+    "FedMatch",
     "FedMix",
+    "FedNoRo",
+    "FedPSL",
+    "FedPU",
     "FedProx",
+    "FedRS",
+    "FedRep",
+    "FedSSP",
     "FedST",
     "FineTune",
+    "FixMatch",
     "Local",
+    "MetaFed",
     "Method",
+    "MixUpPME",
+    "NRDice",
     "Oracle",
     "Panel",
     "Start",
@@ -69,6 +118,9 @@ METHODS: dict[str, Entry] = {
     "local": Entry(Local),
     "central": Entry(Central),
     "oracle": Entry(Oracle),
+    "iml": Entry(Central, own_card=IML),
+    "central-fixmatch": Entry(CentralFixMatch),
+    "mixup-pme": Entry(MixUpPME),
     "fedavg": Entry(FedAvg),
     "fedavg-masked": Entry(
         FedAvg,
@@ -78,12 +130,42 @@ METHODS: dict[str, Entry] = {
         ),
     ),
     "fedprox": Entry(FedProx),
+    "moon": Entry(MOON),
     "finetune": Entry(FineTune),
     "fedadaptagg": Entry(FedAdaptAgg),
     "fedmix": Entry(FedMix),
     "fedst": Entry(FedST),
     "fedrgd": Entry(FedST, {"labeled_share": 0.5}, FEDRGD),
     "fedia": Entry(FedIA),
+    "nr-dice": Entry(NRDice),
+    "elr": Entry(ELR),
+    "adele": Entry(ADELE),
+    "fedcorr": Entry(FedCorr),
+    "rmd": Entry(RMD),
+    "fednoro": Entry(FedNoRo),
+    "fedlppa": Entry(FedLPPA),
+    "fedbn": Entry(FedBN),
+    "fedap": Entry(FedAP),
+    "fedrep": Entry(FedRep),
+    "metafed": Entry(MetaFed),
+    "fedala": Entry(FedALA),
+    "fedlc": Entry(FedLC),
+    "fedicra": Entry(FedICRA),
+    "fedpsl": Entry(FedPSL),
+    "fedlsm": Entry(FedLSM),
+    "fedrs": Entry(FedRS),
+    "fedpu": Entry(FedPU),
+    "fixmatch": Entry(FixMatch),
+    "fssl": Entry(FSSL),
+    "fedssp": Entry(FedSSP),
+    "fedmatch": Entry(FedMatch),
+    "fedmatch-plus": Entry(
+        FedMatch,
+        {"pretraining": 0.5},
+        dataclasses.replace(
+            FedMatch.card, summary="FedMatch on features learned from images alone first"
+        ),
+    ),
 }
 
 
@@ -150,13 +232,19 @@ def labels_seen(method: AnyMethod, federation: Federation) -> Federation:
 
 def why_not(name: str, federation: Federation) -> str | None:
     """Return why a method with its defaults cannot serve a federation, or `None` if it can."""
-    method = make_method(name)
+    return _unmet(make_method(name), federation)
+
+
+def _unmet(method: AnyMethod, federation: Federation) -> str | None:
+    lacking = federation.without_full_labels() if method.labels == "full" else ()
+    if lacking:
+        return f"needs every label of every image in full, which the folder of {listing(lacking)} lacks"
     return method.unmet(labels_seen(method, federation))
 
 
 def refuse_unfit(name: str, method: AnyMethod, federation: Federation) -> None:
     """Refuse a federation that does not meet a method's needs, with the methods that fit it."""
-    reason = method.unmet(labels_seen(method, federation))
+    reason = _unmet(method, federation)
     if reason is None:
         return
     declared = [other for other in METHODS if METHODS[other].method.labels == "declared"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from consilia.ops.reduce import Shares, reduce
 from consilia.payload import Group, Shape, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Loss, train_locally
-from consilia.training.site import Site
+from consilia.training.site import Site, Workbench
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,12 @@ class Memory:
     """Stays at a site: nothing."""
 
 
+Kept = TypeVar("Kept")
+
+
 @dataclass(frozen=True)
-class Averaging(Method[Intro, Server, Down, Up, Memory]):
-    """Broadcast the global weights, train, average. Subclasses may change the loss and what counts."""
+class AveragingBase(Method[Intro, Server, Down, Up, Kept]):
+    """Broadcast the global weights and average what comes back; what a site keeps is left open."""
 
     unknown: Literal["negative", "masked"] = hyper(
         "negative", "what a label that a site does not mark means in its loss", source="METHODS 2.8"
@@ -82,15 +85,7 @@ class Averaging(Method[Intro, Server, Down, Up, Memory]):
 
     def introduce(self, site: Site) -> Intro:
         """Count usable images and, per label, those whose annotator marks it."""
-        used = site.train.supervised()
-        known = site.train.known_labels
-        if known is None:
-            labelled = torch.full((site.train.labels,), len(used), dtype=torch.int64)
-        else:
-            labelled = known[used].sum(0).cpu()
-        # With exclusive labels a marked image rules out labels the site never marks; those it does
-        # not teach.
-        return Intro(len(used), labelled * site.marks)
+        return count_labels(site)
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin from the common weights."""
@@ -108,12 +103,6 @@ class Averaging(Method[Intro, Server, Down, Up, Memory]):
         """Send every site the same weights."""
         return Down(server.weights)
 
-    def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
-        """Start from the global weights and train."""
-        site.load(down.weights)
-        trained = train_locally(site, self.loss(down.weights, site))
-        return Up(site.weights(), trained.images, trained.loss), Memory()
-
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
         """Average each parameter group by its shares."""
         images = self.image_shares(ups)
@@ -125,7 +114,7 @@ class Averaging(Method[Intro, Server, Down, Up, Memory]):
         total = sum(images.values())
         return replace(server, weights=weights, last={k: v / total for k, v in images.items()})
 
-    def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
+    def model_for(self, down: Down, memory: Kept | None, site: Site) -> Weights:
         """Use the global weights."""
         return down.weights
 
@@ -137,13 +126,45 @@ class Averaging(Method[Intro, Server, Down, Up, Memory]):
         """Return the batch as the switch `unknown` reads it."""
         return batch.unknown_as_negative() if self.unknown == "negative" else batch
 
-    def loss(self, anchor: Weights, site: Site) -> Loss:
-        """Return what a site minimises, starting from the global weights `anchor`."""
-        return lambda batch: site.task_loss(self.seen(batch))
+    def task(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the learner's loss of a batch, as the switch `unknown` reads it."""
+        return bench.task_loss(self.seen(batch), held)
 
     def image_shares(self, ups: Mapping[str, Up]) -> dict[str, float]:
         """Return how much each site counts: by default its number of images."""
         return {site: float(up.images) for site, up in ups.items()}
+
+
+@dataclass(frozen=True)
+class Averaging(AveragingBase[Memory]):
+    """Broadcast the global weights, train, average. Subclasses may change the loss and what counts."""
+
+    def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
+        """Start from the global weights and train."""
+        site.load(down.weights)
+        trained = train_locally(site, self.loss(down.weights, site), only=self.used(site))
+        return Up(site.weights(), trained.images, trained.loss), Memory()
+
+    def loss(self, anchor: Weights, site: Site) -> Loss:
+        """Return what a site minimises, starting from the global weights `anchor`."""
+        return site.objective(self.task)
+
+    def used(self, site: Site) -> Tensor | None:
+        """Return the images a site trains on: `None` for those that carry a usable target."""
+        return None
+
+
+def count_labels(site: Site) -> Intro:
+    """Return how many images carry a usable target and, per label, how many annotators mark it."""
+    used = site.train.supervised()
+    known = site.train.known_labels
+    if known is None:
+        labelled = torch.full((site.train.labels,), len(used), dtype=torch.int64)
+    else:
+        labelled = known[used].sum(0).cpu()
+    # With exclusive labels a marked image rules out labels the site never marks; those it does
+    # not teach.
+    return Intro(len(used), labelled * site.marks)
 
 
 def row_shares(server: Server, sites: tuple[str, ...], images: Mapping[str, float]) -> Shares:

@@ -18,6 +18,9 @@ of time:
 What leaves a site is a *type*: the return annotations of `introduce` and `local_update`. Messages may
 be unions of dataclasses, one member per phase. The engine reads these annotations (`wire_of`), checks
 every message against them at both ends, and writes each field to the ledger.
+
+A loss is a pure method of the class, wrapped with the tensors it reads: `site.objective(self.near,
+held=...)`. Then a GPU records the training step once for all sites and rounds (`training/capture.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from torch import Tensor
 
 from consilia.declare import Federation
 from consilia.labels.usable import has_usable_labels
@@ -90,6 +95,7 @@ class Start:
         groups: The names of the tensors in each parameter group.
         head_rows: For each output row of group `head`, the label it predicts; `None` is background.
         rounds: How many rounds the run has.
+        seed: The run's seed, for what the server draws at random.
     """
 
     weights: Weights
@@ -98,6 +104,20 @@ class Start:
     head_rows: tuple[int | None, ...]
     federation: Federation
     rounds: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the server learned about the sites besides a model, for the report.
+
+    Attributes:
+        affinity: How alike it holds two sites, by their names.
+        maps: Small maps `(h, w)` that were learned, by name.
+    """
+
+    affinity: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    maps: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
 
 class Method(ABC, Generic[Intro, Server, Down, Up, Memory]):
@@ -155,6 +175,14 @@ class Method(ABC, Generic[Intro, Server, Down, Up, Memory]):
 
     def shares(self, server: Server) -> Mapping[str, float]:
         """Return each site's part in the last average, for the log; empty where there was none."""
+        return {}
+
+    def findings(self, server: Server) -> Findings:
+        """Return what the server learned about the sites, for the report."""
+        return Findings()
+
+    def following(self, memory: Memory) -> Weights:
+        """Return how far each number of a site's model follows the server, where that is learned."""
         return {}
 
 

@@ -19,3 +19,21 @@ FEDMIX = Card(
 }""",
     summary="masks, boxes, image tags and nothing in one federation, by cross pseudo labels",
 )
+
+COVID_CT = Card(
+    title="Federated semi-supervised learning for COVID region segmentation in chest CT using "
+    "multi-national data from China, Italy, Japan",
+    authors="D. Yang, Z. Xu, W. Li, A. Myronenko, H. R. Roth, S. Harmon, S. Xu, B. Turkbey, E. Turkbey",
+    venue="Medical Image Analysis",
+    year=2021,
+    bibtex="""@article{yang2021federated,
+  title={Federated semi-supervised learning for COVID region segmentation in chest CT using
+         multi-national data from China, Italy, Japan},
+  author={Yang, Dong and Xu, Ziyue and Li, Wenqi and Myronenko, Andriy and Roth, Holger R and others},
+  journal={Medical Image Analysis},
+  volume={70},
+  pages={101992},
+  year={2021}
+}""",
+    summary="self-training at unlabeled sites after a warm-up, fixed shares",
+)

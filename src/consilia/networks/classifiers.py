@@ -53,3 +53,28 @@ class SmallCNN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return one score per label, before softmax or sigmoid."""
         return self.head(self.features(x))  # type: ignore[no-any-return]  # nn.Module
+
+
+class Projected(nn.Module):
+    """A classifier whose head reads a projection of its features, as MOON's networks do.
+
+    Attributes:
+        projection: Two linear layers, the first as wide as the features, with a ReLU between them.
+    """
+
+    def __init__(self, classifier: DenseNet121 | SmallCNN, width: int) -> None:
+        super().__init__()
+        features, outputs = classifier.head.in_features, classifier.head.out_features
+        self.body = classifier.body
+        self.projection = nn.Sequential(
+            nn.Linear(features, features), nn.ReLU(), nn.Linear(features, width)
+        )
+        self.head = nn.Linear(width, outputs)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the projected feature vector of each image."""
+        return self.projection(self.body(x))  # type: ignore[no-any-return]  # nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return one score per label, before softmax or sigmoid."""
+        return self.head(self.features(x))  # type: ignore[no-any-return]  # nn.Module

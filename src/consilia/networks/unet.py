@@ -57,6 +57,13 @@ UNETS: dict[str, UNetShape] = {
 }
 
 
+def normalisation(width: int, shape: UNetShape) -> nn.Module:
+    """Return the normalisation layer of a shape, for so many channels (an odd number: one group)."""
+    if shape.norm == "batch":
+        return nn.BatchNorm2d(width)
+    return nn.GroupNorm(1 if width % 2 else width // 2, width)
+
+
 class ConvBlock(nn.Sequential):
     """Two 3x3 convolutions, each with normalisation and activation."""
 
@@ -65,9 +72,9 @@ class ConvBlock(nn.Sequential):
     ) -> None:
         layers: list[nn.Module] = []
         for a, b in ((inside, middle), (middle, out)):
-            norm = nn.GroupNorm(b // 2, b) if shape.norm == "group" else nn.BatchNorm2d(b)
             active = nn.LeakyReLU(inplace=True) if shape.leaky else nn.ReLU(inplace=True)
-            layers += [nn.Conv2d(a, b, 3, padding=1, bias=shape.bias), norm, active]
+            convolution = nn.Conv2d(a, b, 3, padding=1, bias=shape.bias)
+            layers += [convolution, normalisation(b, shape), active]
         if dropout:
             layers.insert(3, nn.Dropout(dropout))
         super().__init__(*layers)
@@ -136,22 +143,32 @@ class Decoder(nn.Module):
 
 
 class UNet(nn.Module):
-    """Encoder, decoder and head; the output has no activation."""
+    """Encoder, decoder and head; the output has no activation.
 
-    def __init__(self, shape: UNetShape, inputs: int, outputs: int) -> None:
+    Args:
+        shape: Its widths and layers.
+        inputs: Channels of an image.
+        outputs: Planes of scores.
+        bottleneck: Channels the decoder begins with, where that is not the encoder's last width.
+    """
+
+    def __init__(
+        self, shape: UNetShape, inputs: int, outputs: int, bottleneck: int | None = None
+    ) -> None:
         super().__init__()
         self.encoder = Encoder(inputs, shape)
-        self.decoder = Decoder(shape)
+        self.decoder = Decoder(shape, bottleneck)
         self.head = nn.Conv2d(self.decoder.width, outputs, shape.head, padding=shape.head // 2)
         if shape.xavier:
-            self.apply(_xavier)
+            self.apply(xavier)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return scores before softmax or sigmoid."""
         return self.head(self.decoder(self.encoder(x)))  # type: ignore[no-any-return]  # nn.Module
 
 
-def _xavier(module: nn.Module) -> None:
+def xavier(module: nn.Module) -> None:
+    """Draw a convolution's start as Xavier does, with zero bias; leave other layers alone."""
     if isinstance(module, nn.Conv2d):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:

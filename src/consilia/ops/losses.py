@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 
@@ -128,6 +128,15 @@ def positive_weights(
     """Return negatives over positives per label (FedPSL); 1 where a label has no positive or no negative."""
     usable = (positives > 0) & (negatives > 0)
     return torch.where(usable, negatives / positives.clamp(min=1), 1.0)
+
+
+def label_counts(
+    target: UInt8[Tensor, "n k"], known: Bool[Tensor, "n k"] | None
+) -> tuple[Int[Tensor, " k"], Int[Tensor, " k"]]:
+    """Return how many images are marked to show each label, and how many are marked not to."""
+    known = torch.ones_like(target, dtype=torch.bool) if known is None else known
+    positive = (target > 0) & known
+    return positive.sum(0), (known & ~positive).sum(0)
 
 
 def proximal_term(

@@ -59,16 +59,29 @@ def reduce(
         for name in members
     ]
     sums: dict[str, Tensor] = {}
+    room: dict[torch.device, Tensor] = {}
     for site in sorted(updates):
         update = dict(updates[site].items())  # read once, where it waits on disk
         for name, plan in names:
             if site in plan:
-                _accumulate(sums, name, update[name], plan[site])
+                _accumulate(sums, name, update[name], plan[site], room)
     result = dict(previous)
     for name, plan in names:
         if name in sums:
             result[name] = _finish(sums[name], plan, previous[name])
     return result
+
+
+def reduce_whole(
+    previous: Weights,
+    updates: Mapping[str, Weights],
+    shares: Mapping[str, float],
+    groups: Mapping[str, tuple[str, ...]],
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Return the mean of whole models by one share per site, and each site's part in it."""
+    weights = reduce(previous, updates, dict.fromkeys(groups, shares), groups)
+    total = sum(shares.values()) or 1.0
+    return weights, {site: share / total for site, share in shares.items()}
 
 
 def mixtures(
@@ -84,12 +97,25 @@ def mixtures(
     }
 
 
-def _accumulate(sums: dict[str, Tensor], name: str, value: Tensor, share: np.ndarray) -> None:
+def _accumulate(
+    sums: dict[str, Tensor],
+    name: str,
+    value: Tensor,
+    share: np.ndarray,
+    room: dict[torch.device, Tensor],
+) -> None:
+    """Add a site's part to a sum; `room` is memory for the product, used again and again."""
     if not value.is_floating_point():
         sums[name] = torch.maximum(sums[name], value) if name in sums else value.clone()
         return
-    part = value.to(torch.float64) * _along_rows(share, value)
-    sums[name] = sums[name].add_(part) if name in sums else part
+    weight = _along_rows(share, value) if share.ndim else float(share)
+    if name not in sums:
+        sums[name] = value.to(torch.float64, copy=True).mul_(weight)
+        return
+    if value.device not in room or room[value.device].numel() < value.numel():
+        room[value.device] = value.new_empty(value.numel(), dtype=torch.float64)
+    part = room[value.device][: value.numel()].view(value.shape)
+    sums[name].add_(part.copy_(value).mul_(weight))
 
 
 def _along_rows(share: np.ndarray, value: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ import numpy as np
 
 from consilia.datasets.contract import Cases, Dataset, SiteData
 from consilia.datasets.match import match_cases, match_view, places
-from consilia.datasets.registry import DATASET, parse_reference
-from consilia.declare import Federation
+from consilia.datasets.registry import parse_reference
+from consilia.declare import DATASET, Federation
 from consilia.errors import DataError, DeclarationError, listing
 from consilia.labels import LabelView, unite
 from consilia.readers.folder import read_folder

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from consilia.report.record import NAMED, Record, finite
 from consilia.report.svg import COLORS, FONT, INK, PAPER, REST, drawing, inline, rounds_axis
-from consilia.report.words import number, size
+from consilia.report.words import number, short, size
 
 POINTS = 400  # so many rounds are drawn; longer runs are thinned
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d")
@@ -134,7 +134,7 @@ def case_figure(record: Record) -> Markup | None:
             axes.plot([np.median(values)] * 2, [row - 0.36, row + 0.36], color=INK, lw=1.6)
             place: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "clip_on": False}
             axes.plot(1.045, row, "s", ms=6, color=COLORS[slot], **place)
-            axes.text(1.08, row, _short(site), va="center", **place)
+            axes.text(1.08, row, short(site), va="center", **place)
         axes.set_ylim(-0.55, len(strips) - 0.45)
         axes.set_xlim(
             min(0.0, *(v.min() for *_, v in strips)), max(1.0, *(v.max() for *_, v in strips))
@@ -257,7 +257,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[str, str, float]]) -> None:
                 1.045, at, "s", ms=6, color=COLORS[slot], transform=axes.transAxes, clip_on=False
             )
         axes.text(
-            1.045 + 0.035 * bool(slot), at, _short(name), transform=axes.transAxes, va="center"
+            1.045 + 0.035 * bool(slot), at, short(name), transform=axes.transAxes, va="center"
         )
 
 
@@ -276,7 +276,3 @@ def _apart(places: Sequence[float], gap: float) -> list[float]:
 def _scatter(amount: int) -> np.ndarray:
     """Return offsets in [-1, 1] that look random and are not: the golden-ratio sequence."""
     return np.asarray(np.modf(np.arange(1, amount + 1) * 0.6180339887)[0] * 2 - 1)
-
-
-def _short(name: str, most: int = 16) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -22,6 +22,8 @@ ENGINE_FIELDS = {
     ("Examination", "values"): "one row of numbers per test case",
     ("Scores", "test"): "mean scores over test images",
     ("Scores", "validation"): "mean scores over held-out images",
+    ("Portrait", "points"): "features of training images, projected to a few numbers each",
+    ("Portrait", "follow"): "histograms of how far decoders follow the server",
     ("Failed", "reason"): "one sentence: what went wrong",
 }
 SCALARS = {
@@ -32,7 +34,15 @@ SCALARS = {
     "NoneType": "nothing",
     "table": "a table of numbers or names",
 }
-COUNTS = {"images": "image counts", "labelled": "counts per label", "loss": "loss values"}
+COUNTS = {
+    "images": "image counts",
+    "labelled": "counts per label",
+    "counts": "positives and negatives per label",
+    "positives": "images per label, by label or pseudo label",
+    "loss": "loss values",
+    "points": "projected features of training images",
+    "follow": "histograms of how far decoders follow the server",
+}
 RAW = ("uint8", "bool", "int16", "uint16")  # how images and label maps are stored
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 import consilia
 from consilia.declare import COMMON
 from consilia.evaluate.selection import RULES
-from consilia.report import figures, ledger, overlays, plan, tables, words
+from consilia.report import figures, ledger, overlays, personal, plan, tables, words
 from consilia.report.record import NAMED, Record, finite
 from consilia.report.tables import cases_table
 
@@ -58,6 +58,7 @@ def _context(record: Record) -> dict[str, Any]:
         **_results(record),
         **_declared(record),
         **_curves(record),
+        **personal.section(record),
         **_examples(record),
         **_left(record),
         **_asked(record),

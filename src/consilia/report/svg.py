@@ -60,6 +60,13 @@ def drawing(*, height: float = HEIGHT, margin: float = 0.25) -> Iterator[tuple[F
         yield figure, axes
 
 
+@contextmanager
+def figure_of(height: float) -> Iterator[Figure]:
+    """Yield a figure without axes, as wide as a column of the page."""
+    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # the stubs list every key
+        yield Figure(figsize=(WIDTH, height))
+
+
 def rounds_axis(axes: Axes) -> None:
     """Label the horizontal axis as rounds, whole numbers only."""
     axes.set_xlabel("round")

@@ -76,3 +76,8 @@ def sentence_list(items: Sequence[str]) -> str:
     return (
         items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
     )
+
+
+def short(name: str, most: int = 16) -> str:
+    """Return a name cut to fit beside a figure."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -5,9 +5,10 @@ Everything comes from run folders, so that runs made on another machine count li
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import numpy as np
 
 from consilia.declare import COMMON
 from consilia.errors import UsageError, listing, suggestion
-from consilia.evaluate.metrics import metric_of
+from consilia.evaluate.metrics import MAIN, METRICS, metric_of
+from consilia.evaluate.selection import Evaluation, Scores, select
 from consilia.evaluate.statistics import (
     Interval,
     PairedTest,
@@ -26,6 +28,8 @@ from consilia.evaluate.statistics import (
     paired_auroc_test,
     paired_test,
 )
+from consilia.runs.cases import cases_of
+from consilia.runs.published import PublishedTable
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder, plain_json
 
@@ -40,6 +44,7 @@ class Row:
         std: Standard deviation over seeds of the mean over sites.
         interval: Bootstrap interval over test patients, seeds averaged.
         test: The paired test against the baseline, with the Holm-corrected p.
+        published: The paper's mean for this method and setting, in our unit; `None` where there is none.
     """
 
     method: str
@@ -52,11 +57,16 @@ class Row:
     p_holm: float | None
     seconds: float
     bytes_up: float
+    published: float | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of methods on one study, with the rule by which rounds were selected."""
+    """A table of methods on one study, with the rule by which rounds were selected.
+
+    Attributes:
+        published: The paper's tables of the study's setting, as printed there.
+    """
 
     study: str
     metric: str
@@ -64,10 +74,13 @@ class Comparison:
     baseline: str | None
     rounds: int
     rows: tuple[Row, ...]
+    published: tuple[PublishedTable, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON; what is not defined is null."""
-        return plain_json(asdict(self))  # type: ignore[no-any-return]  # JSON
+        tables = [table.model_dump(mode="json") for table in self.published]
+        own = {**asdict(replace(self, published=())), "published": tables}
+        return plain_json(own)  # type: ignore[no-any-return]  # JSON
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,11 @@ class _Runs:
 
 
 def compare_runs(
-    folders: Mapping[str, Sequence[Path]], metric: str, baseline: str | None = None
+    folders: Mapping[str, Sequence[Path]],
+    metric: str,
+    baseline: str | None = None,
+    selection: str | None = None,
+    published: Sequence[PublishedTable] = (),
 ) -> Comparison:
     """Return the comparison of finished runs, grouped by method.
 
@@ -87,10 +104,12 @@ def compare_runs(
         folders: Per method, its run folders, one per seed.
         metric: The metric to compare by.
         baseline: The method every other is tested against.
+        selection: Another rule than that of the runs, applied to the rounds they were judged in.
+        published: A paper's tables to set beside ours.
     """
     metric_of(metric)
     refuse_baseline(baseline, folders)
-    runs = {method: _read(paths) for method, paths in folders.items()}
+    runs = {method: _read(paths, selection) for method, paths in folders.items()}
     first = next(iter(next(iter(runs.values())).metrics.values()))
     _refuse_mixture(runs, first)
     if metric not in first["mean"]:
@@ -105,9 +124,26 @@ def compare_runs(
     if baseline is not None:
         tests = {m: _test(cases[m], cases[baseline]) for m in runs if m != baseline}
     corrected = holm({m: t.p for m, t in tests.items() if t is not None})
-    rows = [_row(m, runs[m], cases[m], tests.get(m), corrected.get(m), metric) for m in runs]
+    study = first["study"]
+    printed = [table for table in published if table.is_about(study)]
+    fitting = [table for table in printed if table.metric == metric]
+    rows = [
+        replace(
+            _row(m, runs[m], cases[m], tests.get(m), corrected.get(m), metric),
+            published=next(
+                (mean for table in fitting if (mean := table.mean_of(study, m)) is not None), None
+            ),
+        )
+        for m in runs
+    ]
     return Comparison(
-        first["study"], metric, first["selection"], baseline, first["rounds"], tuple(rows)
+        study,
+        metric,
+        first["selection"],
+        baseline,
+        first["rounds"],
+        tuple(rows),
+        tuple(table.within(study) for table in printed),
     )
 
 
@@ -125,15 +161,52 @@ def refuse_baseline(baseline: str | None, methods: Iterable[str]) -> None:
         raise UsageError(msg)
 
 
-def _read(paths: Sequence[Path]) -> _Runs:
+def _read(paths: Sequence[Path], selection: str | None = None) -> _Runs:
     metrics, cases = {}, {}
     for path in paths:
         folder = RunFolder.open(path)
         found = folder.read_json("metrics.json")
+        if selection is None or selection == found["selection"]:
+            kept = folder.read_json("cases.json") if (path / "cases.json").is_file() else {}
+        else:
+            found, kept = _selected_anew(folder, found, selection)
         metrics[found["seed"]] = found
-        if (path / "cases.json").is_file():
-            cases[found["seed"]] = folder.read_json("cases.json")
+        if kept:
+            cases[found["seed"]] = kept
     return _Runs(dict(sorted(metrics.items())), dict(sorted(cases.items())))
+
+
+def _selected_anew(
+    folder: RunFolder, metrics: Mapping[str, Any], selection: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what `metrics.json` and `cases.json` would hold under another rule of selection.
+
+    There are no cases where one of the rounds that the rule picks kept none.
+    """
+    lines = (folder.path / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    judged = [line for line in map(json.loads, lines) if "test" in line]
+    history = [
+        Evaluation(
+            line["round"],
+            _scores(line["test"]),
+            _scores(line["validation"]) if "validation" in line else None,
+        )
+        for line in judged
+    ]
+    metric = MAIN[folder.spec().federation.task]
+    chosen = select(history, selection, metric, METRICS[metric].better)
+    mean = chosen.sites.get(COMMON, chosen.mean)
+    there = [(folder.path / f"cases/round-{n:06d}.json").is_file() for n in chosen.rounds]
+    cases = cases_of(folder, chosen.rounds) if all(there) else {}
+    return {**metrics, "selection": selection, "sites": chosen.sites, "mean": mean}, cases
+
+
+def _scores(sites: Mapping[str, Mapping[str, float | None]]) -> Scores:
+    """Return scores as they were before JSON, which has no NaN."""
+    return {
+        site: {name: math.nan if value is None else value for name, value in scores.items()}
+        for site, scores in sites.items()
+    }
 
 
 def _refuse_mixture(runs: Mapping[str, _Runs], first: Mapping[str, Any]) -> None:
@@ -207,8 +280,8 @@ def _interval(cases: _Cases | None) -> Interval | None:
         return None
     if not cases.labels:
         return bootstrap_interval(cases.values, cases.groups)
-    probability, truth = cases.values[:, : cases.labels], cases.values[:, cases.labels :] > 0.5
-    return bootstrap_auroc_interval(probability, truth, cases.groups)
+    probability, truth = cases.values[:, : cases.labels], cases.values[:, cases.labels :]
+    return bootstrap_auroc_interval(probability, truth > 0.5, cases.groups, np.isfinite(truth))
 
 
 def _test(one: _Cases | None, other: _Cases | None) -> PairedTest | None:
@@ -217,8 +290,13 @@ def _test(one: _Cases | None, other: _Cases | None) -> PairedTest | None:
     if not one.labels:
         return paired_test(one.values, other.values, one.groups)
     k = one.labels
+    truth = one.values[:, k:]  # NaN where nobody knows it
     return paired_auroc_test(
-        one.values[:, :k], other.values[:, :k], one.values[:, k:] > 0.5, one.groups
+        one.values[:, :k],
+        other.values[:, :k],
+        truth > 0.5,
+        one.groups,
+        known=np.isfinite(truth),
     )
 
 

@@ -17,6 +17,7 @@ from consilia.training.settings import LearnerSettings, Training
 
 STUDIES = Path(__file__).parent.parent / "studies"
 Count = Annotated[int, Field(ge=1)]
+Pixels = Annotated[int, Field(ge=0, le=512)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
@@ -34,6 +35,7 @@ class EvaluateSettings(Declared):
     selection: Literal["last_round", "last_ten", "best_validation"] = "last_round"
     validation: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     per_case: bool = False
+    portraits: bool = False
     pictures: Annotated[int, Field(ge=0, le=50)] = 3
 
     @model_validator(mode="after")
@@ -51,6 +53,8 @@ class EngineSettings(Declared):
     """Where a run computes and what it keeps on the way."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    capture: Literal["auto", "off"] = "auto"
+    precision: Literal["float32", "bf16"] = "float32"
     threads: Count | None = None
     memory_mib: Count = 256
     checkpoint_every: Count = 5
@@ -72,6 +76,14 @@ class Simulation(Declared):
 
     seed: int = 0
     completeness: dict[str, Fraction] = Field(default_factory=dict)
+    margin: tuple[Pixels, Pixels] = (1, 10)
+
+    @model_validator(mode="after")
+    def _margin_has_an_order(self) -> Self:
+        if self.margin[0] > self.margin[1]:
+            msg = f"simulate.margin is {list(self.margin)}; expected the smallest first"
+            raise UsageError(msg)
+        return self
 
 
 class RunSpec(Declared):
@@ -150,27 +162,31 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
 
     Args:
         study: A study's name, or the path of a run file or of a folder that holds `run.toml`;
-            `@SETTING` behind it picks one of its settings.
+            `@SETTING` behind it picks one of its settings, `@SETTING+SETTING` several.
         changes: New values by dotted key, e.g. `{"training.batch": 4}`.
     """
     name, _, setting = study.partition("@")
-    path = _locate(name)
+    path = locate(name)
     table = read_toml(path, UsageError)
     folder = path.resolve().parent
     where = f"{folder.name}/{path.name}"
+
+    def declared(file: str) -> dict[str, Any]:
+        return read_federation(path.parent / file).model_dump(mode="json", exclude_none=True)
+
     federation = table.get("federation", "federation.toml")
     if isinstance(federation, str):
-        declared = read_federation(path.parent / federation)
-        table["federation"] = declared.model_dump(mode="json", exclude_none=True)
+        table["federation"] = declared(federation)
     table.setdefault("study", folder.name)
-    apply_setting(table, setting or None, where)
+    apply_setting(table, setting or None, where, declared)
     _choose_method(table, dict(changes or {}), where)
     for key, value in (changes or {}).items():
         _change(table, key, value)
     return validate(RunSpec, table, where, UsageError)
 
 
-def _locate(study: str) -> Path:
+def locate(study: str) -> Path:
+    """Return the run file of a study, by its name or path, without a setting."""
     path, known = Path(study), studies()
     if study in known:
         return STUDIES / study / "run.toml"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +61,40 @@ class Move:
     vflip: Bool[Tensor, " b"]
     turns: Int[Tensor, " b"] | None = None
     affine: Float[Tensor, "b 2 3"] | None = None
+
+    @classmethod
+    def joined(cls, moves: Sequence[Move]) -> Move:
+        """Return the moves of several batches of one policy, one after another."""
+        columns: Any = zip(*map(_parts, moves), strict=True)
+        parts: Any = (None if column[0] is None else torch.cat(column) for column in columns)
+        return cls(*parts)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Move:
+        """Return the move with every part changed alike (brought to a device, copied)."""
+        parts: Any = (None if part is None else change(part) for part in _parts(self))
+        return Move(*parts)
+
+    def split(self, sizes: Sequence[int]) -> list[Move]:
+        """Return the move of each batch again; the inverse of `joined`."""
+        columns: Any = (
+            [None] * len(sizes) if part is None else torch.split(part, list(sizes))
+            for part in _parts(self)
+        )
+        return [Move(*parts) for parts in zip(*columns, strict=True)]
+
+    def fill(self, other: Move) -> None:
+        """Take over another move of the same kind, in place."""
+        for mine, theirs in zip(_parts(self), _parts(other), strict=True):
+            if mine is not None and theirs is not None:
+                mine.copy_(theirs)
+
+    def kinds(self) -> tuple[bool, ...]:
+        """Return which parts there are."""
+        return tuple(part is not None for part in _parts(self))
+
+
+def _parts(move: Move) -> tuple[Tensor | None, ...]:
+    return (move.hflip, move.vflip, move.turns, move.affine)
 
 
 def draw(policy: Policy, count: int, generator: torch.Generator) -> Move:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,19 +36,11 @@ class Batch:
 
     def take(self, index: Int[Tensor, " m"]) -> Batch:
         """Return some images of a batch, by position."""
+        return self.filled(self.index[index], {n: p[index] for n, p in parts_of(self).items()})
 
-        def some(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part[index]
-
-        return Batch(
-            self.image[index],
-            self.target[index],
-            some(self.known_labels),
-            some(self.known_pixels),
-            some(self.constraint),
-            self.index[index],
-            self.labels,
-        )
+    def filled(self, index: Int[Tensor, " m"], parts: Mapping[str, Tensor]) -> Batch:
+        """Return a batch of the same kind with other images in it, by `parts_of`'s names."""
+        return replace(self, index=index, **dict[str, Any](parts))
 
     def unknown_as_negative(self) -> Batch:
         """Return the batch as if a label that a site does not mark were absent (plain FedAvg)."""
@@ -92,7 +85,9 @@ class ResidentCases:
             return None if array is None else torch.from_numpy(np.array(array)).to(device)
 
         labels = view.known_labels.shape[1]
-        image, target = put(cases.image), put(view.target)
+        # What an image-level label says where it is not known is nobody's business: it becomes 0.
+        told = view.target if view.segments else view.target * view.known_labels
+        image, target = put(cases.image), put(told)
         assert image is not None
         assert target is not None
         return cls(
@@ -121,17 +116,24 @@ class ResidentCases:
 
     def cut(self, index: Int[Tensor, " b"]) -> Batch:
         """Return a batch of the given images, intensities between 0 and 1."""
+        return self.take(index).opened(index)
 
-        def some(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part[index]
+    def take(self, index: Int[Tensor, " m"]) -> ResidentCases:
+        """Return some images, still as bytes."""
+        return self.filled({name: part[index] for name, part in parts_of(self).items()})
 
-        target = self.target[index]
+    def filled(self, parts: Mapping[str, Tensor]) -> ResidentCases:
+        """Return cases of the same kind with other images in them, by `parts_of`'s names."""
+        return replace(self, **dict[str, Any](parts))
+
+    def opened(self, index: Int[Tensor, " n"]) -> Batch:
+        """Return all images as one batch; `index` says where at the site they are from."""
         return Batch(
-            self.image[index].float().div_(255),
-            target.long() if self.segments else target.float(),
-            some(self.known_labels),
-            some(self.known_pixels),
-            some(self.constraint),
+            self.image.float().div_(255),
+            self.target.long() if self.segments else self.target.float(),
+            self.known_labels,
+            self.known_pixels,
+            self.constraint,
             index,
             self.labels,
         )
@@ -149,6 +151,13 @@ class ResidentCases:
         if self.exclusive and not self.segments:
             told &= (self.target > 0).any(1)
         return told.nonzero().flatten()
+
+
+def parts_of(images: Batch | ResidentCases) -> dict[str, Tensor]:
+    """Return what there is of images and labels, by name; each has one row per image."""
+    names = ("image", "target", "known_labels", "known_pixels", "constraint")
+    found = {name: getattr(images, name) for name in names}
+    return {name: part for name, part in found.items() if part is not None}
 
 
 def orders(

@@ -7,9 +7,8 @@ runs under every method without a line in them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import cast, final
 
 import torch
 from jaxtyping import Float, UInt8
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from consilia.declare import Federation
 from consilia.errors import UsageError, suggestion
-from consilia.networks.classifiers import DenseNet121, SmallCNN
+from consilia.networks.classifiers import DenseNet121, Projected, SmallCNN
 from consilia.networks.unet import UNETS, UNet
 from consilia.ops.losses import (
     dice_foreground,
@@ -82,6 +81,11 @@ class Learner(ABC):
         """Return one probability per label: `(b, k, h, w)` for segmentation, else `(b, k)`."""
         return self.probabilities_of(self.logits(network, image))
 
+    def embed(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        """Return one feature vector per image: the mean over positions of what the encoder ends with."""
+        encoder = cast(nn.Module, network.encoder)
+        return encoder(image)[-1].mean((2, 3))  # type: ignore[no-any-return]  # nn.Module
+
     def upper(self, network: nn.Module) -> tuple[str, ...]:
         """Return the names of the tensors above the features: decoders and head."""
         return tuple(n for n in network.state_dict() if n.startswith(("decoder.", "head.")))
@@ -98,13 +102,22 @@ class Learner(ABC):
 @final
 @dataclass(frozen=True)
 class PlainLearner(Learner):
-    """One network and one supervised loss."""
+    """One network and one supervised loss.
+
+    Attributes:
+        size: Height and width of the images, for networks built around this one.
+        sites: How many sites the federation has, for the same.
+        projection: Width of a projection between a classifier's features and its head; 0 for none.
+    """
 
     network: str
     objective: str
     normalise: str
     inputs: int
     labels: int
+    size: tuple[int, int]
+    sites: int
+    projection: int = 0
 
     @classmethod
     def of(cls, settings: LearnerSettings, federation: Federation) -> PlainLearner:
@@ -154,6 +167,8 @@ class PlainLearner(Learner):
             settings.normalise,
             federation.image.channels,
             len(federation.labels),
+            federation.image.size,
+            len(federation.site),
         )
 
     @property
@@ -172,7 +187,8 @@ class PlainLearner(Learner):
         if self.network in UNETS:
             return UNet(UNETS[self.network], self.inputs, outputs)
         kind = DenseNet121 if self.network == "densenet121" else SmallCNN
-        return kind(self.inputs, outputs)
+        classifier = kind(self.inputs, outputs)
+        return Projected(classifier, self.projection) if self.projection else classifier
 
     def groups(self, network: nn.Module) -> dict[str, tuple[str, ...]]:
         """Return `body`, `norm` and `head`; the head's tensors have one row per output."""
@@ -184,11 +200,17 @@ class PlainLearner(Learner):
 
     def logits(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
         """Return the network's scores of normalised images."""
-        return network(self.prepared(image))  # type: ignore[no-any-return]  # nn.Module
+        return network(self.prepared(image)).float()  # type: ignore[no-any-return]  # nn.Module
 
     def features(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
         """Return a classifier's feature vectors, from which its head makes scores."""
         return network.features(self.prepared(image))  # type: ignore[no-any-return, operator]  # nn.Module
+
+    def embed(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        """Return one feature vector per image: a classifier's features, or a pooled bottleneck."""
+        if self.network in UNETS:
+            return super().embed(network, self.prepared(image))
+        return self.features(network, image)
 
     def loss_of(
         self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
@@ -224,20 +246,9 @@ class PlainLearner(Learner):
         if self.normalise == "unit":
             return image
         over = (1, 2, 3)
-        mean, std = image.mean(over, keepdim=True), image.std(over, keepdim=True)
+        mean = image.mean(over, keepdim=True)
+        std = image.std(over, correction=0, keepdim=True)
         return (image - mean) / std.clamp(min=1e-6)
-
-
-LEARNERS: dict[str, Callable[[LearnerSettings, Federation], Learner]] = {"plain": PlainLearner.of}
-
-
-def make_learner(settings: LearnerSettings, federation: Federation) -> Learner:
-    """Return the learner that a run file names, checked against the task."""
-    if settings.name not in LEARNERS:
-        near = suggestion(settings.name, LEARNERS)
-        msg = f"no learner named '{settings.name}'{near} (known: {', '.join(LEARNERS)})"
-        raise UsageError(msg)
-    return LEARNERS[settings.name](settings, federation)
 
 
 def split_groups(network: nn.Module) -> dict[str, tuple[str, ...]]:

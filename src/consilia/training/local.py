@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from consilia.training.augment import POLICIES, apply, draw
+from consilia.training.augment import POLICIES, Move, draw
 from consilia.training.batch import Batch, orders
+from consilia.training.capture import Captures, Job, Planned, backward, identity, needs_host
+from consilia.training.optimizers import Chosen, OptimizerState, Rule, optimizer_state
 from consilia.training.seeds import seeded
 from consilia.training.settings import Training
-from consilia.training.site import OptimizerState, Site
+from consilia.training.site import Objective, Site, Workbench
 
 Loss = Callable[[Batch], Tensor]
 Correction = Callable[[str, Tensor], Tensor]
+Step = Callable[[Batch, torch.optim.Optimizer], Tensor]
 V = TypeVar("V")
 
 
@@ -38,6 +42,7 @@ def train_locally(
     views: Batch | None = None,
     correct: Correction | None = None,
     after_step: Callable[[], None] | None = None,
+    step: Step | None = None,
     parameters: Iterable[str] | None = None,
     settings: Training | None = None,
     purpose: str = "batches",
@@ -54,86 +59,166 @@ def train_locally(
         views: All images as this round sees them, augmented beforehand; batches are cut from it.
         correct: Changes each named gradient before the step (SCAFFOLD and its kin).
         after_step: Called after each step (moving averages).
+        step: Makes the whole update with the optimiser and returns the loss, in place of `loss` and
+            `correct` (FedPSL's two steps per batch).
         parameters: Names of the parameters to train; the others stay fixed. Default: all.
         settings: How to train, where that is not what the run file says (other phases of a method).
         purpose: Names the random batches: a second training within a round takes another name.
     """
     settings = settings or site.training
-    used = site.train.supervised() if only is None else only
+    used = site.train.supervised() if only is None else only.to(site.bench.device)
     if not len(used):
         return Trained(0.0, 0, 0)
-    loss = loss or site.task_loss
     names = (network,) if isinstance(network, str) else network
     modules = {name: site.bench.network(name) for name in names}
     chosen = {name: _chosen(module, parameters) for name, module in modules.items()}
-    optimizer = make_optimizer(_flat(chosen), settings, _flat(site.optimizers))
     randoms = site.generator(f"{purpose} {' '.join(names)}")
-    policy = POLICIES[settings.augment]
-    total, steps = torch.zeros((), device=site.bench.device), 0
+    plan = draw_plan(used, settings, randoms, moving=views is None)
+    rates = [rate_at(settings, site, step) for step in range(len(plan))]
+    state = _flat(site.optimizers)
+    job = job_of(site, loss, plan, rates, _flat(chosen), Chosen(settings), state, views)
     for module in modules.values():
         module.train()
+    hooks = Hooks(correct, after_step, step)
+    captures = _captures(site, loss, hooks)
     with seeded(site.seed, site.name, site.round, "layers", *names):
-        for positions in orders(
-            len(used), settings.batch, settings.epochs, settings.steps, randoms
-        ):
-            images = used[positions.to(used.device)]
-            if views is None:
-                batch = site.train.cut(images)
-                batch = apply(draw(policy, len(batch), randoms), batch)
-            else:
-                batch = views.take(images)
-            _set_rate(optimizer, settings, site, steps)
-            optimizer.zero_grad(set_to_none=True)
-            value = loss(batch)
-            value.backward()  # type: ignore[no-untyped-call]  # torch
-            if correct is not None:
-                for part in chosen.values():
-                    _correct(part, correct)
-            optimizer.step()
-            if after_step is not None:
-                after_step()
-            total += value.detach()
-            steps += 1
+        total, optimizer = _train_eagerly(job, hooks) if captures is None else captures.train(job)
     if settings.keep_optimizer:
-        for name, part in chosen.items():
+        for name, module_parameters in chosen.items():
             kept = site.optimizers.get(name, {})
-            site.optimizers[name] = {**kept, **optimizer_state(part, optimizer)}
-    return Trained(float(total) / steps, steps, len(used))
+            new = optimizer_state(module_parameters, optimizer, copy=captures is not None)
+            site.optimizers[name] = {**kept, **new}
+    return Trained(float(total) / len(plan), len(plan), len(used))
 
 
-def make_optimizer(
-    parameters: dict[str, nn.Parameter], settings: Training, state: OptimizerState | None = None
-) -> torch.optim.Optimizer:
-    """Return the optimiser of the run file, going on from a state where there is one."""
-    shared: dict[str, Any] = {
-        "lr": settings.learning_rate,
-        "weight_decay": settings.weight_decay,
-        "fused": True,
-    }
-    optimizer: torch.optim.Optimizer
-    if settings.optimizer == "sgd":
-        optimizer = torch.optim.SGD(parameters.values(), momentum=settings.momentum, **shared)
+@dataclass(frozen=True)
+class Hooks:
+    """What a method does at each step besides a loss; with any of these, steps run eagerly."""
+
+    correct: Correction | None = None
+    after_step: Callable[[], None] | None = None
+    step: Step | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return not (self.correct is None and self.after_step is None and self.step is None)
+
+
+def train(site: Site, loss: Loss | None, job: Job) -> tuple[Tensor, torch.optim.Optimizer]:
+    """Run a job, recorded where that can be; return the sum of its losses and the optimiser."""
+    captures = _captures(site, loss, Hooks())
+    return _train_eagerly(job, Hooks()) if captures is None else captures.train(job)
+
+
+def _captures(site: Site, loss: Loss | None, hooks: Hooks) -> Captures | None:
+    """Return the recorded steps, or `None` where these run eagerly; a GPU run is told once why."""
+    captures = site.bench.captures
+    if captures is None:
+        return None
+    if hooks.any:
+        captures.tell_eager("the method acts on every step")
+    elif _unfit(loss):
+        captures.tell_eager("the method's loss needs the host")
     else:
-        kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-        optimizer = kind(parameters.values(), betas=settings.betas, **shared)
-    for name, kept in (state or {}).items():
-        if name in parameters:
-            device = parameters[name].device
-            optimizer.state[parameters[name]] = {
-                k: v.to(device, copy=True) for k, v in kept.items()
-            }
-    return optimizer
+        return captures
+    return None
 
 
-def optimizer_state(
-    parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer
-) -> OptimizerState:
-    """Return what an optimiser remembers of each parameter, as plain tensors."""
-    return {
-        name: {k: v for k, v in optimizer.state[p].items() if isinstance(v, Tensor)}
-        for name, p in parameters.items()
-        if optimizer.state.get(p)
-    }
+def draw_plan(
+    used: Tensor, settings: Training, randoms: torch.Generator, *, moving: bool = True
+) -> list[Planned]:
+    """Draw every batch of a local training and how its images move, and send all to the device at once."""
+    policy = POLICIES[settings.augment]
+    orderly = orders(len(used), settings.batch, settings.epochs, settings.steps, randoms)
+    positions, moves = [], []
+    for part in orderly:
+        positions.append(part)
+        if moving:
+            moves.append(draw(policy, len(part), randoms))
+    sizes = [len(part) for part in positions]
+    images = torch.split(used[_sent(torch.cat(positions), used.device)], sizes)
+    if not moving:
+        return [Planned(part, None) for part in images]
+    move = Move.joined(moves).changed(lambda part: _sent(part, used.device))
+    return [Planned(*each) for each in zip(images, move.split(sizes), strict=True)]
+
+
+def _sent(drawn: Tensor, device: torch.device) -> Tensor:
+    return drawn.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else drawn
+
+
+def _task(bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+    return bench.task_loss(batch, held)
+
+
+def _unfit(loss: Loss | None) -> bool:
+    """Return whether a loss visibly cannot be recorded; objectives promise that they can."""
+    return loss is not None and not isinstance(loss, Objective) and needs_host(loss)
+
+
+def job_of(
+    site: Site,
+    loss: Loss | None,
+    plan: list[Planned],
+    rates: list[float],
+    parameters: dict[str, nn.Parameter],
+    rule: Rule,
+    state: OptimizerState,
+    views: Batch | None = None,
+) -> Job:
+    """Return the training of a site with all that it needs; the supervised loss where none is given."""
+    loss = loss or site.objective(_task)
+    objective = loss if isinstance(loss, Objective) else Objective(site.bench, _Plain(loss))
+    key = identity(objective.function)
+    return Job(
+        loss=partial(objective.function, site.bench),
+        key=getattr(loss, "__code__", None) if key is None else key,
+        lasting=key is not None,
+        held=objective.held,
+        rows=objective.rows,
+        source=site.train if views is None else views,
+        plan=plan,
+        rates=rates,
+        parameters=parameters,
+        rule=rule,
+        state=state,
+        networks=site.bench.networks,
+        placement=site.bench.placement,
+        arithmetic=site.bench.arithmetic,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Plain:
+    """A plain loss as an objective's function; it holds whatever it closes over."""
+
+    loss: Loss
+
+    def __call__(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        return self.loss(batch)
+
+
+def _train_eagerly(job: Job, hooks: Hooks) -> tuple[Tensor, torch.optim.Optimizer]:
+    """Train one batch after another, as PyTorch is commonly used: the reference."""
+    optimizer = job.rule(job.parameters, job.state)
+    total = torch.zeros((), device=job.source.image.device)
+    for planned, rate in zip(job.plan, job.rates, strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad(set_to_none=True)
+        if hooks.step is not None:
+            value = hooks.step(job.cut(planned), optimizer)
+        else:
+            value = job.value(job.cut(planned))
+            backward(value, job.parameters)
+            if hooks.correct is not None:
+                _correct(job.parameters, hooks.correct)
+            optimizer.step()
+        if hooks.after_step is not None:
+            hooks.after_step()
+        total += value.detach()
+    return total, optimizer
 
 
 def _flat(named: Mapping[str, Mapping[str, V]]) -> dict[str, V]:
@@ -149,12 +234,12 @@ def _chosen(module: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Para
 def _correct(parameters: dict[str, nn.Parameter], correct: Correction) -> None:
     for name, parameter in parameters.items():
         if parameter.grad is not None:
-            parameter.grad = correct(name, parameter.grad)
+            parameter.grad = correct(name.partition("/")[2], parameter.grad)
 
 
-def _set_rate(optimizer: torch.optim.Optimizer, settings: Training, site: Site, step: int) -> None:
+def rate_at(settings: Training, site: Site, step: int) -> float:
+    """Return the learning rate of a step of this round."""
     if settings.schedule == "constant" or settings.steps is None:
-        return
+        return settings.learning_rate
     done = ((site.round - 1) * settings.steps + step) / (site.rounds * settings.steps)
-    for group in optimizer.param_groups:
-        group["lr"] = settings.learning_rate * (1 - done) ** settings.power
+    return float(settings.learning_rate * (1 - done) ** settings.power)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
@@ -13,19 +15,22 @@ from torch import Tensor, nn
 
 from consilia.declare import Federation, SiteDeclaration
 from consilia.errors import UsageError
-from consilia.ops.losses import positive_weights
+from consilia.ops.losses import label_counts, positive_weights
 from consilia.payload import Layout, Weights
 from consilia.training.augment import POLICIES, apply, draw
 from consilia.training.batch import Batch, ResidentCases
+from consilia.training.capture import Captures
 from consilia.training.learner import Learner, layout_of
+from consilia.training.optimizers import OptimizerState
 from consilia.training.seeds import generator, seeded
 from consilia.training.settings import Training
+from consilia.training.transfer import fetch, fill
 
 #: The overlay that replaces the declared labels; others are a method's own (temporal targets).
 LABELS = "labels"
 
-#: Per parameter, what its optimiser remembers (Adam's moments and step count).
-OptimizerState = Mapping[str, Mapping[str, Tensor]]
+#: What an `Objective` holds where the run file weighs positives.
+POSITIVE_WEIGHT = "positive_weight"
 
 
 class Workbench:
@@ -36,13 +41,24 @@ class Workbench:
     """
 
     def __init__(
-        self, learner: Learner, federation: Federation, device: torch.device, seed: int
+        self,
+        learner: Learner,
+        federation: Federation,
+        device: torch.device,
+        seed: int,
+        *,
+        capture: bool = False,
+        precision: Literal["float32", "bf16"] = "float32",
     ) -> None:
         self.learner = learner
         self.federation = federation
         self.device = device
         self.seed = seed
+        self.precision = precision
+        #: Training steps recorded on a GPU; `None` where every step runs eagerly.
+        self.captures = Captures() if capture and device.type == "cuda" else None
         self._networks: dict[str, nn.Module] = {}
+        self._tensors: dict[str, dict[str, Tensor]] = {}
         self._site: str | None = None
         self.groups = learner.groups(self.network())
         self.layout: Layout = layout_of(self.groups, self.network(), federation)
@@ -51,9 +67,37 @@ class Workbench:
         """Return the module of this name; its first weights depend on the name and the run's seed."""
         if name not in self._networks:
             with seeded(self.seed, "network", name):
-                self._networks[name] = self.learner.build().to(self.device)
+                network = self.learner.build().to(self.device)
+            self._networks[name] = laid_out(network, self.device)
             self._place(self._networks[name])
         return self._networks[name]
+
+    def tensors(self, name: str = "main") -> Mapping[str, Tensor]:
+        """Return the tensors of a network by their names in its state, themselves and not copies."""
+        if name not in self._tensors:
+            self._tensors[name] = self.network(name).state_dict(keep_vars=True)
+        return self._tensors[name]
+
+    @property
+    def networks(self) -> Mapping[str, nn.Module]:
+        """Every network that has been built, by name."""
+        return self._networks
+
+    @property
+    def placement(self) -> str | None:
+        """The site whose images come next, where the networks keep something apart for each."""
+        return None if type(self.learner).place is Learner.place else self._site
+
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """Return the context in which networks and losses compute: float32, or bf16 by choice."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def task_loss(self, batch: Batch, held: Mapping[str, Tensor], network: str = "main") -> Tensor:
+        """Return the learner's supervised loss of a batch, with what an `Objective` holds."""
+        weight = held.get(POSITIVE_WEIGHT)
+        return self.learner.loss(self.network(network), batch, weight)
 
     def enter(self, site: str) -> None:
         """Make a site the one whose images come next."""
@@ -74,12 +118,25 @@ class Workbench:
         return {key: value.detach().clone() for key, value in fresh.state_dict().items()}
 
 
+def laid_out(network: nn.Module, device: torch.device) -> nn.Module:
+    """Return the network with its weights in the order the device computes fastest.
+
+    Convolutions on a GPU want channels last; its group norm does not, and would copy back and forth.
+    """
+    grouped = any(isinstance(module, nn.GroupNorm) for module in network.modules())
+    if device.type == "cuda" and not grouped:
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch
+    return network
+
+
 def read_init(path: Path, wanted: Weights) -> dict[str, Tensor]:
     """Return the start weights of a file: a network's own, or those in a checkpoint's server state.
 
+    A file without a head, or with one for other labels, gives all but the head, which stays as drawn.
+
     Args:
         path: A .safetensors file.
-        wanted: The network's weights, whose names and shapes the file must have.
+        wanted: The network's weights as drawn, whose names and shapes the file must have.
     """
     try:
         held = load_file(path)
@@ -91,16 +148,51 @@ def read_init(path: Path, wanted: Weights) -> dict[str, Tensor]:
         raise UsageError(msg) from None
     inner = {name.partition("weights/")[2]: value for name, value in held.items()}
     found = {name: value for name, value in inner.items() if name} or held
-    for name in sorted({*wanted, *found}):
-        shapes = [tuple(each[name].shape) if name in each else None for each in (found, wanted)]
-        if shapes[0] != shapes[1]:
-            has, needs = (f"shape {shape}" if shape is not None else "none" for shape in shapes)
-            msg = (
-                f"learner.init '{path}' does not fit the network: of '{name}' it has {has} and the "
-                f"network {needs}; start from a run with the same network, labels and channels"
-            )
-            raise UsageError(msg)
+    shapes = {
+        name: [tuple(each[name].shape) if name in each else None for each in (found, wanted)]
+        for name in sorted({*wanted, *found})
+    }
+    unfit = [name for name, (has, needs) in shapes.items() if has != needs]
+    heads = {name for name in shapes if name.startswith("head.")}
+    if unfit and heads.issuperset(unfit):
+        return {name: wanted[name] if name in heads else found[name] for name in wanted}
+    for name in unfit:
+        has, needs = (f"shape {s}" if s is not None else "none" for s in shapes[name])
+        msg = (
+            f"learner.init '{path}' does not fit the network: of '{name}' it has {has} and the "
+            f"network {needs}; start from a run with the same network and channels"
+        )
+        raise UsageError(msg)
     return found
+
+
+Pure = Callable[[Workbench, Batch, Mapping[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss that says which tensors it reads, so that a GPU can record it once for all sites.
+
+    It is called with a batch, like any loss. The function must be pure: its value depends on the batch,
+    on what it is handed and on the networks, never on Python values that change from call to call.
+    A method of a frozen method object is recognised again in the next round and at the next site; so
+    is a `functools.partial` of one.
+
+    Attributes:
+        function: Returns the loss of a batch; it is handed the workbench and the tensors by name.
+        held: Tensors that stay the same while a site trains (an anchor, a weight that changes by round).
+        rows: Tensors with one row per image of the site (pseudo labels); the function gets the batch's.
+    """
+
+    bench: Workbench
+    function: Pure
+    held: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Return the loss of a batch."""
+        rows = {name: value[batch.index] for name, value in self.rows.items()}
+        return self.function(self.bench, batch, {**self.held, **rows})
 
 
 @dataclass
@@ -154,20 +246,13 @@ class Site:
 
     def load(self, weights: Weights, network: str = "main") -> None:
         """Copy weights into a network, in place; tensors that are not named stay as they are."""
-        state = self.bench.network(network).state_dict()
-        with torch.no_grad():
-            for name, value in weights.items():
-                state[name].copy_(value)
+        fill(self.bench.tensors(network), weights)
 
     def weights(self, *groups: str, network: str = "main") -> dict[str, Tensor]:
         """Return copies of a network's tensors, of some groups or of all."""
-        state = self.bench.network(network).state_dict()
+        state = self.bench.tensors(network)
         chosen = groups or tuple(self.bench.groups)
-        return {
-            name: state[name].detach().to("cpu", copy=True)
-            for group in chosen
-            for name in self.bench.groups[group]
-        }
+        return fetch({name: state[name] for group in chosen for name in self.bench.groups[group]})
 
     def views(self, purpose: str = "views") -> Batch:
         """Return every training image once, augmented as the run file says, as this round sees it."""
@@ -180,13 +265,28 @@ class Site:
         """Return a network's probabilities in evaluation mode, without a gradient."""
         module = self.bench.network(network)
         module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self.bench.arithmetic():
             parts = [self.learner.probabilities(module, part) for part in torch.split(image, 32)]
         return torch.cat(parts)
 
     def foreground(self, network: str = "main") -> Tensor:
         """Return the first label's probability in every training image, not augmented."""
         return self.probabilities(self.train.image.float() / 255, network)[:, 0]
+
+    def objective(
+        self,
+        function: Pure,
+        held: Mapping[str, Tensor] | None = None,
+        rows: Mapping[str, Tensor] | None = None,
+    ) -> Objective:
+        """Return a loss of this site from a pure function and the tensors it reads; see `Objective`."""
+        weight = self.positive_weight
+        every = {**(held or {}), **({} if weight is None else {POSITIVE_WEIGHT: weight})}
+
+        def here(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: value.to(self.bench.device) for name, value in named.items()}
+
+        return Objective(self.bench, function, here(every), here(rows or {}))
 
     def task_loss(self, batch: Batch) -> Tensor:
         """Return the learner's supervised loss of a batch on the main network."""
@@ -195,12 +295,14 @@ class Site:
     @property
     def positive_weight(self) -> Tensor | None:
         """Negatives over positives per label on this site's known entries, where the run asks for it."""
-        if not self.weigh_positives or self.train.segments:
+        return self.class_weights() if self.weigh_positives else None
+
+    def class_weights(self) -> Tensor | None:
+        """Return negatives over positives per label on known entries; `None` for segmentation."""
+        if self.train.segments:
             return None
-        known = self.train.known_labels
-        target = self.train.target.float()
-        known = torch.ones_like(target) if known is None else known.float()
-        return positive_weights((target * known).sum(0), ((1 - target) * known).sum(0))
+        positives, negatives = label_counts(self.train.target, self.train.known_labels)
+        return positive_weights(positives.float(), negatives.float())
 
     def correct_labels(self, target: Tensor) -> None:
         """Replace the training targets from now on; the site remembers them as an overlay."""

@@ -9,6 +9,7 @@ import numpy as np
 from consilia.datasets.contract import Cases, DatasetCard
 from consilia.datasets.phantoms.disc import DISC
 from consilia.datasets.phantoms.findings import FINDINGS_PHANTOM
+from consilia.datasets.phantoms.findings_b import FINDINGS_B_PHANTOM
 from consilia.datasets.phantoms.fluids import FLUIDS
 from consilia.datasets.phantoms.lesions import LESIONS
 from consilia.datasets.phantoms.mixed import MIXED
@@ -20,7 +21,8 @@ from consilia.errors import UsageError, listing, suggestion
 __all__ = ["PHANTOMS", "load_common_test", "load_phantom", "phantom_federation"]
 
 _KINDS: dict[str, Phantom] = {
-    kind.card.name: kind for kind in (MIXED, DISC, LESIONS, FINDINGS_PHANTOM, SKIN, FLUIDS)
+    kind.card.name: kind
+    for kind in (MIXED, DISC, LESIONS, FINDINGS_PHANTOM, FINDINGS_B_PHANTOM, SKIN, FLUIDS)
 }
 
 PHANTOMS: dict[str, DatasetCard] = {name: kind.card for name, kind in _KINDS.items()}

@@ -6,8 +6,9 @@ like effusions, vessels like bands of atelectasis.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import UInt8
@@ -94,17 +95,25 @@ class Lung:
 Paint = Callable[[Generator, Plane, Lung], Plane]
 
 
-def draw(rng: Generator, diagnosis: Diagnosis, site: Site, views: int, size: int) -> Examination:
+def draw(
+    findings: Mapping[str, Paint],
+    rng: Generator,
+    diagnosis: Diagnosis,
+    site: Site,
+    views: int,
+    size: int,
+) -> Examination:
     """Return the radiographs of one patient, each with every finding of the diagnosis."""
-    return classified([_film(rng, diagnosis, site, size) for _ in range(views)], diagnosis)
+    films = [_film(findings, rng, diagnosis, site, size) for _ in range(views)]
+    return classified(films, diagnosis)
 
 
 def _film(
-    rng: Generator, diagnosis: Diagnosis, site: Site, size: int
+    findings: Mapping[str, Paint], rng: Generator, diagnosis: Diagnosis, site: Site, size: int
 ) -> UInt8[np.ndarray, "1 h w"]:
     lungs = _lungs(rng, site, size)
     scene = _thorax(rng, lungs, site, size)
-    for paint, has in zip(FINDINGS.values(), diagnosis, strict=True):
+    for paint, has in zip(findings.values(), diagnosis, strict=True):
         if has:
             scene = paint(rng, scene, lungs[rng.integers(2)])
     return site.scanner.drifted(rng).acquire(scene[None], rng)
@@ -169,7 +178,7 @@ def _ribs(rng: Generator, size: int, zoom: float) -> Plane:
     return np.asarray(strength * np.maximum(ridge, 0) * cover(0.9 * zoom - np.abs(across), 0.05))
 
 
-def _somewhere(rng: Generator, lung: Lung, reach: float = 0.6) -> tuple[float, float]:
+def somewhere(rng: Generator, lung: Lung, reach: float = 0.6) -> tuple[float, float]:
     """Return a place in the lung, away from its border."""
     return (
         lung.blob.y + reach * 0.6 * rng.uniform(-1, 0.8),
@@ -179,7 +188,7 @@ def _somewhere(rng: Generator, lung: Lung, reach: float = 0.6) -> tuple[float, f
 
 def _infiltration(rng: Generator, scene: Plane, lung: Lung) -> Plane:
     size = scene.shape[-1]
-    area = draw_blob(rng, *_somewhere(rng, lung), rng.uniform(0.25, 0.4), roughness=0.1)
+    area = draw_blob(rng, *somewhere(rng, lung), rng.uniform(0.25, 0.4), roughness=0.1)
     patches = cover(texture(rng, size, 0.06), 0.6) * cover(area.depth(size), 0.2)
     return np.asarray(scene + rng.uniform(0.14, 0.3) * patches * lung.inside)
 
@@ -193,7 +202,7 @@ def _effusion(rng: Generator, scene: Plane, lung: Lung) -> Plane:
 
 def _atelectasis(rng: Generator, scene: Plane, lung: Lung) -> Plane:
     down, across = axes(scene.shape[-1])
-    y, x = _somewhere(rng, lung)
+    y, x = somewhere(rng, lung)
     slope = rng.normal(0, 0.35)
     for step in range(rng.integers(1, 4)):
         away = down - (y + 0.11 * step + 0.15) - slope * (across - x)
@@ -205,7 +214,7 @@ def _atelectasis(rng: Generator, scene: Plane, lung: Lung) -> Plane:
 
 def _nodule(rng: Generator, scene: Plane, lung: Lung) -> Plane:
     for _ in range(rng.integers(1, 4)):
-        place = _somewhere(rng, lung, reach=0.8)
+        place = somewhere(rng, lung, reach=0.8)
         nodule = draw_blob(rng, *place, rng.uniform(0.05, 0.1), roughness=0.08)
         opacity = cover(nodule.depth(scene.shape[-1]), 0.15)
         scene = scene + rng.uniform(0.14, 0.28) * opacity * (0.3 + 0.7 * lung.inside)
@@ -214,7 +223,7 @@ def _nodule(rng: Generator, scene: Plane, lung: Lung) -> Plane:
 
 def _consolidation(rng: Generator, scene: Plane, lung: Lung) -> Plane:
     size = scene.shape[-1]
-    place = _somewhere(rng, lung)
+    place = somewhere(rng, lung)
     lobe = draw_blob(
         rng, *place, rng.uniform(0.16, 0.3), aspect=rng.uniform(0.8, 1.6), roughness=0.12
     )
@@ -253,7 +262,7 @@ FINDINGS_PHANTOM = Phantom(
     "classification",
     SITES,
     co_occurring,
-    draw,
+    partial(draw, FINDINGS),
     exclusive=False,
     common_test=160,
     returning=True,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
+from torch import Tensor
+
 from consilia.declare import Federation
 from consilia.errors import RunError
 from consilia.labels.usable import without_usable_labels
@@ -13,7 +15,7 @@ from consilia.methods.contract import Card, Method, Panel, Start, hyper
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import train_locally
-from consilia.training.site import Site
+from consilia.training.site import Site, Workbench
 
 Model = Annotated[Weights, Group()]
 
@@ -135,7 +137,7 @@ class Local(Method[Intro, Server, Alone | Borrow, Kept | Lent, Memory]):
         """Go on from the site's own weights."""
         assert isinstance(down, Alone)
         site.load(memory.own if memory else _start(down))
-        trained = train_locally(site, lambda batch: site.task_loss(self._seen(batch)))
+        trained = train_locally(site, site.objective(self.task))
         own = site.weights()
         if down.lend:
             return Lent(own, trained.images, trained.loss), Memory(own)
@@ -153,8 +155,10 @@ class Local(Method[Intro, Server, Alone | Borrow, Kept | Lent, Memory]):
             return Panel(down.models)
         return memory.own if memory else _start(down)
 
-    def _seen(self, batch: Batch) -> Batch:
-        return batch.unknown_as_negative() if self.unknown == "negative" else batch
+    def task(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the learner's loss of a batch, as the switch `unknown` reads it."""
+        seen = batch.unknown_as_negative() if self.unknown == "negative" else batch
+        return bench.task_loss(seen, held)
 
 
 def _start(down: Alone) -> Weights:

@@ -35,3 +35,22 @@ class Oracle(Averaging):
     data: ClassVar[Literal["own", "pooled"]] = "pooled"
     labels: ClassVar[Literal["declared", "full"]] = "full"
     card: ClassVar = _card("Oracle", "all images in one place, complete labels: the upper bound")
+
+
+IML = Card(
+    title="Multi-structure Segmentation from Partially Labeled Datasets. Application to Body "
+    "Composition Measurements on CT Scans",
+    authors="G. González, G. R. Washko, R. San José Estépar",
+    venue="Image Analysis for Moving Organ, Breast, and Thoracic Images (MICCAI Workshops)",
+    year=2018,
+    bibtex="""@inproceedings{gonzalez2018multi,
+  title={Multi-structure Segmentation from Partially Labeled Datasets. Application to Body
+         Composition Measurements on {CT} Scans},
+  author={Gonz{\\'a}lez, Germ{\\'a}n and Washko, George R and San Jos{\\'e} Est{\\'e}par, Ra{\\'u}l},
+  booktitle={Image Analysis for Moving Organ, Breast, and Thoracic Images},
+  pages={215--224},
+  publisher={Springer},
+  year={2018}
+}""",
+    summary="all images in one place, missing labels ignored",
+)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
+
+from torch import Tensor
 
 from consilia.methods.averaging import Averaging
 from consilia.methods.contract import Card, hyper
 from consilia.ops.losses import proximal_term
 from consilia.payload import Weights
+from consilia.training.batch import Batch
 from consilia.training.local import Loss
-from consilia.training.site import Site
+from consilia.training.site import Site, Workbench
 
 
 @final
@@ -41,9 +45,13 @@ class FedProx(Averaging):
 
     def loss(self, anchor: Weights, site: Site) -> Loss:
         """Add the proximal term to the learner's loss."""
-        plain = super().loss(anchor, site)
         if not self.mu:
-            return plain
-        parameters = list(site.network.named_parameters())
-        fixed = {name: anchor[name].to(value.device) for name, value in parameters}
-        return lambda batch: plain(batch) + proximal_term(parameters, fixed, self.mu)
+            return super().loss(anchor, site)
+        return site.objective(
+            self.near, held={name: anchor[name] for name, _ in site.network.named_parameters()}
+        )
+
+    def near(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the learner's loss and the proximal term; `held` are the global parameters."""
+        parameters = list(bench.network().named_parameters())
+        return self.task(bench, batch, held) + proximal_term(parameters, held, self.mu)

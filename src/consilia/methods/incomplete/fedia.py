@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
-from consilia.declare import Federation, Supervision
-from consilia.errors import listing
+from consilia.declare import Federation
 from consilia.methods.contract import Card, Method, Start, hyper
+from consilia.methods.needs import masks_of_one_label
 from consilia.ops.completeness import (
     completeness,
     completeness_shares,
@@ -139,12 +139,7 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 
     def unmet(self, federation: Federation) -> str | None:
         """Refuse all but masks of one label."""
-        if federation.task != "segmentation":
-            return "segments, and this is a classification task"
-        if len(federation.labels) > 1:
-            return f"segments one label, and this federation has {len(federation.labels)}"
-        other = [s.name for s in federation.site if s.supervision is not Supervision.MASK]
-        return f"needs masks at every site; {listing(other)} gave other forms" if other else None
+        return masks_of_one_label(federation)
 
     def introduce(self, site: Site) -> Intro:
         """Count the images."""

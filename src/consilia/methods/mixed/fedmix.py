@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal, final
 
 from torch import Tensor
@@ -18,8 +19,8 @@ from consilia.ops.pseudo import agree, allowed, fills, marks_something, refine
 from consilia.ops.reduce import reduce
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
-from consilia.training.local import Loss, Trained, train_locally
-from consilia.training.site import Site
+from consilia.training.local import Trained, train_locally
+from consilia.training.site import Site, Workbench
 
 Model = Annotated[Weights, Group()]
 FORMS = {
@@ -145,7 +146,8 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
         site.load(down.second, "second")
         if site.declaration.supervision is Supervision.MASK:
             trained = [
-                train_locally(site, self._supervised(site, n), network=n) for n in self._names()
+                train_locally(site, site.objective(partial(self.supervised, n)), network=n)
+                for n in self._names()
             ]
         else:
             trained = self._train_on_pseudo_labels(site)
@@ -184,26 +186,30 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
     def _names(self) -> tuple[str, ...]:
         return ("main", "second")[: self.networks]
 
-    def _supervised(self, site: Site, network: str) -> Loss:
-        module = site.bench.network(network)
-        return lambda batch: site.learner.loss(module, batch)
+    def supervised(
+        self, network: str, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the learner's loss of one network."""
+        return bench.learner.loss(bench.network(network), batch)
+
+    def crossed(
+        self, network: str, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return one network's Dice loss with the labels that the other one made (Eq. 1)."""
+        p = bench.learner.probabilities(bench.network(network), batch.image)
+        return (1 - dice_flat(p, held["labels"])).mean()
 
     def _train_on_pseudo_labels(self, site: Site) -> list[Trained]:
         pseudo = self.label(site)
-        targets = {"main": pseudo.for_first, "second": pseudo.for_second}
-
-        def crossed(network: str) -> Loss:
-            module = site.bench.network(network)
-            # Each image is found again by its own index, for batches are cut from the views.
-            return lambda batch: (
-                1
-                - dice_flat(
-                    site.learner.probabilities(module, batch.image), targets[network][batch.index]
-                )
-            ).mean()
-
+        labels = {"main": pseudo.for_first, "second": pseudo.for_second}
         return [
-            train_locally(site, crossed(n), network=n, only=pseudo.selected, views=pseudo.views)
+            train_locally(
+                site,
+                site.objective(partial(self.crossed, n), rows={"labels": labels[n]}),
+                network=n,
+                only=pseudo.selected,
+                views=pseudo.views,
+            )
             for n in self._names()
         ]
 

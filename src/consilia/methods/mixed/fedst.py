@@ -16,12 +16,13 @@ from torch import Tensor
 from consilia.declare import Federation, Supervision
 from consilia.methods.averaging import Down, Memory, Up
 from consilia.methods.contract import Card, Method, Start, hyper
+from consilia.methods.papers import COVID_CT
 from consilia.ops.pseudo import confident_bce
 from consilia.ops.reduce import reduce
 from consilia.payload import Weights
 from consilia.training.batch import Batch
 from consilia.training.local import train_locally
-from consilia.training.site import Site
+from consilia.training.site import Site, Workbench
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,7 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
     )
     gamma: float = hyper(2.0, "largest gamma of the second view", source="FedMix code: U(0, 2)")
 
-    card: ClassVar = Card(
-        title="Federated semi-supervised learning for COVID region segmentation in chest CT using "
-        "multi-national data from China, Italy, Japan",
-        authors="D. Yang, Z. Xu, W. Li, A. Myronenko, H. R. Roth, S. Harmon, S. Xu, B. Turkbey, E. Turkbey",
-        venue="Medical Image Analysis",
-        year=2021,
-        bibtex="""@article{yang2021federated,
-  title={Federated semi-supervised learning for COVID region segmentation in chest CT using
-         multi-national data from China, Italy, Japan},
-  author={Yang, Dong and Xu, Ziyue and Li, Wenqi and Myronenko, Andriy and Roth, Holger R and others},
-  journal={Medical Image Analysis},
-  volume={70},
-  pages={101992},
-  year={2021}
-}""",
-        summary="self-training at unlabeled sites after a warm-up, fixed shares",
-    )
+    card: ClassVar = COVID_CT
 
     def unmet(self, federation: Federation) -> str | None:
         """Refuse a federation without masks to warm up on."""
@@ -123,9 +108,7 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
             trained = train_locally(site)
         else:
             everything = torch.arange(len(site.train), device=site.bench.device)
-            trained = train_locally(
-                site, lambda batch: self._self_training(site, batch), only=everything
-            )
+            trained = train_locally(site, site.objective(self.self_training), only=everything)
         return Up(site.weights(), trained.images, trained.loss), Memory()
 
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
@@ -153,14 +136,14 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
             part = {True: 1.0, False: 1.0}
         return {site: part[known] / count[known] for site, known in labeled.items()}
 
-    def _self_training(self, site: Site, batch: Batch) -> Tensor:
+    def self_training(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the loss of a second view against what the network surely sees in the first."""
+        learner, network = bench.learner, bench.network()
         with torch.no_grad():
-            guess = site.learner.probabilities(site.network, batch.image)
-        gamma = self.gamma * torch.rand(len(batch), 1, 1, 1).to(batch.image.device)
+            guess = learner.probabilities(network, batch.image)
+        gamma = self.gamma * torch.rand(len(batch), 1, 1, 1, device=batch.image.device)
         second = batch.image.clamp(min=1e-6) ** gamma
-        return confident_bce(
-            site.learner.probabilities(site.network, second), guess, self.low, self.high
-        )
+        return confident_bce(learner.probabilities(network, second), guess, self.low, self.high)
 
 
 FEDRGD = Card(

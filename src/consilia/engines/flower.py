@@ -1,0 +1,560 @@
+"""Flower as a transport: the only file that imports it.
+
+Flower carries packets between the coordinator's SuperLink and the hospitals' SuperNodes, and it
+never runs code: a Flower run needs an application bundle, and ours is empty. Both ends are started
+with `--isolation process` and a secret, so that the only processes which may take up tasks are
+Consilia's own: the round loop at the coordinator (`Session`), the training process at a site
+(`serve`). Both run what is installed there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from consilia.engines.packet import Packet, seal, unseal
+from consilia.engines.quiet import QUIET
+from consilia.engines.site import SiteWorker
+from consilia.engines.transport import Lost
+from consilia.errors import MessageError, RunError
+from consilia.payload import Record
+
+if any(os.environ.get(name) != value for name, value in QUIET.items()):
+    msg = "call consilia.engines.quiet.hush() before importing consilia.engines.flower"
+    raise ImportError(msg)
+
+import httpx
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    Metadata,
+    RecordDict,
+)
+from flwr.app.message import make_message
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.run import RunNotRunningException
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
+
+LOG = logging.getLogger("consilia")
+POLL = 0.2
+LOOK = 2.0
+HEARTBEAT = 10.0
+#: How often a message is sent to a site whose processes die of it.
+TRIES = 3
+_ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+_METADATA = (
+    "run_id",
+    "message_id",
+    "src_node_id",
+    "dst_node_id",
+    "reply_to_message_id",
+    "group_id",
+    "created_at",
+    "ttl",
+    "message_type",
+)
+_KINDS = {"introduce": MessageType.QUERY, "train": MessageType.TRAIN}
+#: What Flower and its HTTP client raise where the other end is gone or does not know us any more.
+GONE = (httpx.HTTPError, RunNotRunningException, ConnectionError)
+_BUNDLE = {
+    "pyproject.toml": b"""[build-system]
+requires = []
+build-backend = "none"
+
+[project]
+name = "consilia-bundle"
+version = "1.0.0"
+description = "Holds no code: a Consilia site runs only what its hospital has installed."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "consilia"
+
+[tool.flwr.app.components]
+serverapp = "consilia_bundle:nothing"
+clientapp = "consilia_bundle:nothing"
+
+[tool.flwr.app.config]
+""",
+    "consilia_bundle/__init__.py": b'"""Holds no code."""\n\nnothing = None\n',
+    "LICENSE": b"Apache-2.0\n",
+}
+C = TypeVar("C", RuntimeHttpClient, ControlHttpClient)
+
+
+class LinkLostError(RunError):
+    """The SuperLink is gone, or has forgotten this run; a new Flower run goes on."""
+
+
+# --- packets in Flower's messages ---------------------------------------------------------------
+
+
+def to_content(packet: Packet) -> RecordDict:
+    """Return a packet as the content of a Flower message: two records, whatever it holds."""
+    buffer = np.frombuffer(packet.buffer, np.uint8)
+    head = ConfigRecord({"manifest": packet.manifest, "signature": packet.signature})
+    return RecordDict({"head": head, "body": ArrayRecord({"buffer": Array(buffer)})})
+
+
+def from_content(content: RecordDict) -> Packet:
+    """Return the packet that a Flower message holds, or refuse it."""
+    try:
+        head, body = content["head"], content["body"]
+        manifest, signature, held = head["manifest"], head["signature"], body["buffer"]
+        if not isinstance(held, Array):
+            raise TypeError
+        buffer = held.numpy()
+        if set(content) != {"head", "body"} or set(head) != {"manifest", "signature"}:
+            raise KeyError
+        if not isinstance(manifest, str) or not isinstance(signature, bytes) or len(body) != 1:
+            raise TypeError
+        if buffer.dtype != np.uint8 or buffer.ndim != 1:
+            raise TypeError
+    except (KeyError, TypeError, ValueError, AttributeError):
+        msg = "a message holds something else than a packet"
+        raise MessageError(msg) from None
+    return Packet(manifest, buffer.tobytes(), signature)
+
+
+# --- the coordinator ----------------------------------------------------------------------------
+
+
+def _client(kind: type[C], address: str, ca: bytes, *interceptors: Any) -> C:
+    version = RuntimeVersionHttpInterceptor(component_name="consilia")
+    return kind.from_server_address(address, False, ca, [version, *interceptors])
+
+
+@dataclass(frozen=True)
+class Link:
+    """How the coordinator reaches its own SuperLink, on loopback."""
+
+    address: str
+    ca: bytes
+    secret: bytes
+    lock: Path
+
+    def register(self, key: bytes, name: str) -> None:
+        """Let the SuperNode with this public key connect; one that may already is left as it is."""
+        if key in self.nodes():
+            return
+        with closing(_client(ControlHttpClient, self.address, self.ca)) as client:
+            client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+
+    def nodes(self) -> dict[bytes, str]:
+        """Return the state of every registered SuperNode by its public key."""
+        with closing(_client(ControlHttpClient, self.address, self.ca)) as client:
+            found = client.ListNodes(ListNodesRequest()).nodes_info
+        gone = ("unregistered",)
+        return {bytes(n.public_key): str(n.status) for n in found if n.status not in gone}
+
+    def alive(self) -> bool:
+        """Return whether the SuperLink answers."""
+        try:
+            self.nodes()
+        except httpx.HTTPError:
+            return False
+        return True
+
+    def stop(self, run: int) -> None:
+        """Stop a Flower run that was left behind."""
+        try:
+            with closing(_client(ControlHttpClient, self.address, self.ca)) as client:
+                client.StopRun(StopRunRequest(run_id=run))
+        except httpx.HTTPError:
+            LOG.debug("run %d had already ended", run)
+
+    def open(self, patience: float = 60.0) -> Session:
+        """Start a Flower run and take up its server task in this process."""
+        bundle, _ = build_fab_from_files(_BUNDLE)
+        fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
+        try:
+            # While this is held only our task can be waiting, so any other is a stranger's.
+            with self.lock.open("w") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                with closing(_client(ControlHttpClient, self.address, self.ca)) as control:
+                    run = control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
+                token = self._token(run, patience)
+            return Session(self, run, token)
+        except GONE as error:
+            msg = f"the SuperLink at {self.address} does not answer: {error}"
+            raise LinkLostError(msg) from None
+
+    def _token(self, run: int, patience: float) -> str:
+        """Acquire the task of our run; a task of any other is refused, for nobody else starts runs."""
+        auth = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=_ACQUIRE)
+        until = time.monotonic() + patience
+        with closing(_client(RuntimeHttpClient, self.address, self.ca, auth)) as client:
+            while time.monotonic() < until:
+                wanted = AcquireTaskRequest(supported_task_types=list(TaskType))
+                found = client.AcquireTask(wanted)
+                if found.token and found.task.run_id == run:
+                    return str(found.token)
+                if found.token:
+                    LOG.warning("refused run %d, which Consilia did not start", found.task.run_id)
+                    self._refuse(str(found.token))
+                    continue
+                time.sleep(POLL)
+        msg = f"the SuperLink at {self.address} did not start the run within {patience:.0f} s"
+        raise LinkLostError(msg)
+
+    def _refuse(self, token: str) -> None:
+        with closing(_task_client(self.address, self.ca, token)) as client:
+            client.PullTaskInput(PullTaskInputRequest())
+            why = "refused: Consilia did not start this run"
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why))
+
+
+def _task_client(address: str, ca: bytes, token: str) -> RuntimeHttpClient:
+    return _client(RuntimeHttpClient, address, ca, RuntimeTokenHttpInterceptor(token))
+
+
+class Session:
+    """A Flower run whose server task is this process."""
+
+    def __init__(self, link: Link, run: int, token: str) -> None:
+        self.run = run
+        self.grid = HttpGrid(link.address, False, link.ca, token=token)
+        self.grid._retry_invoker = None  # type: ignore[assignment]  # its own ends the process
+        self._client = _task_client(link.address, link.ca, token)
+        self._heart = Heart(self._client)
+        given = self._client.PullTaskInput(PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+        self.grid.set_run(run_from_proto(given.run))
+
+    def close(self, *, done: bool) -> None:
+        """Say how the run ended and let go of the SuperLink, which may itself be gone."""
+        self._heart.stop()
+        status = SubStatus.COMPLETED if done else SubStatus.FAILED
+        try:
+            self._client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
+        except GONE:
+            LOG.debug("the SuperLink is gone")
+        self.grid.close()
+        self._client.close()
+
+    def online(self) -> dict[bytes, Node]:
+        """Return the node of every connected SuperNode by its public key."""
+        found = self.grid.get_nodes()
+        return {bytes(n.public_key): Node(n.node_id, str(n.last_activated_at)) for n in found}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A connected SuperNode; one that was started again has another time of connection."""
+
+    number: int
+    connected: str
+
+
+class Heart:
+    """Tells Flower every few seconds that a task is still worked on."""
+
+    def __init__(self, client: RuntimeHttpClient) -> None:
+        self._client = client
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(HEARTBEAT):
+            try:
+                self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+            except GONE:
+                LOG.debug("a heartbeat was not heard")
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopped.set()
+        self._thread.join()
+
+
+@dataclass
+class _Awaited:
+    """A message on its way."""
+
+    record: Record
+    packet: Packet
+    message: str | None = None
+    node: Node | None = None
+    tries: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def ask_again(self) -> None:
+        """Let it be sent anew: what the site did is on its disk, so it is not done twice."""
+        self.message, self.node, self.since = None, None, time.monotonic()
+
+
+@dataclass
+class FlowerTransport:
+    """Carries the records of one run; who answers is known by the key that signed the answer.
+
+    Attributes:
+        session: The Flower run.
+        key: The coordinator's key, which signs every message.
+        sites: The registered public key of each site, as an object and as Flower names it.
+        head: What every message says besides its record: the run and the study.
+        limit: The most bytes of a reply.
+        deadline: Seconds a site has to answer.
+        patience: Seconds to wait for a site that is not connected.
+        local: Workers at the coordinator itself, for a test set that all sites share.
+    """
+
+    session: Session
+    key: ec.EllipticCurvePrivateKey
+    sites: Mapping[str, tuple[ec.EllipticCurvePublicKey, bytes]]
+    head: Mapping[str, Any]
+    limit: int
+    deadline: float = 3600.0
+    patience: float = 15.0
+    local: Mapping[str, SiteWorker] = field(default_factory=dict)
+
+    def exchange(
+        self, records: Iterable[Record], deadline: float | None = None
+    ) -> Iterator[Record | Lost]:
+        """Yield the replies as they come, and why there is none where that is known."""
+        try:
+            yield from self._exchange(records, deadline or self.deadline)
+        except GONE as error:
+            msg = f"the connection to the SuperLink was lost: {error}"
+            raise LinkLostError(msg) from None
+
+    def _exchange(self, records: Iterable[Record], deadline: float) -> Iterator[Record | Lost]:
+        until = time.monotonic() + deadline
+        awaited: list[_Awaited] = []
+        online = self.session.online()
+        for record in records:
+            if record.site in self.local:
+                yield self.local[record.site].handle(record)
+                continue
+            extra = {**self.head, "site": record.site, "since": record.since}
+            one = _Awaited(record, seal(record, self.key, extra))
+            self._send(one, online, until)
+            awaited.append(one)
+        began = looked = time.monotonic()
+        while awaited:
+            for one, reply in self._replies(awaited):
+                yield reply
+                awaited.remove(one)
+            for one in self._stranded(awaited, until):
+                why = f"absent: it did not answer within {deadline:.0f} s"
+                if one.message is None:
+                    why = "absent: it is not connected"
+                yield Lost(one.record.site, why)
+                awaited.remove(one)
+            if awaited:
+                time.sleep(_pause(time.monotonic() - began))
+                if time.monotonic() > looked + LOOK:
+                    self._look(awaited, until)
+                    looked = time.monotonic()
+
+    def _look(self, awaited: list[_Awaited], until: float) -> None:
+        """Send what waits for its site, and again what a site forgot because it was started anew."""
+        online = self.session.online()
+        for one in awaited:
+            node = online.get(self.sites[one.record.site][1])
+            if one.node is not None and node is not None and node != one.node:
+                one.ask_again()
+            self._send(one, online, until)
+
+    def _send(self, one: _Awaited, online: Mapping[bytes, Node], until: float) -> None:
+        """Send a message that is not on its way, if its site is connected."""
+        node = online.get(self.sites[one.record.site][1])
+        if one.message is not None or node is None:
+            return
+        message = Message(
+            to_content(one.packet),
+            node.number,
+            _KINDS.get(one.record.verb, MessageType.EVALUATE),
+            ttl=max(1.0, until - time.monotonic()),
+            group_id=str(one.record.round),
+        )
+        (sent,) = self.session.grid.push_messages([message])
+        one.message, one.node = sent or None, node
+        one.tries += 1
+
+    def _replies(self, awaited: list[_Awaited]) -> Iterator[tuple[_Awaited, Record | Lost]]:
+        sent = {one.message: one for one in awaited if one.message is not None}
+        if not sent:
+            return
+        for message in list(self.session.grid.pull_messages(list(sent))):
+            one = sent[message.metadata.reply_to_message_id]
+            if not message.has_error():
+                yield one, self._open(message, one)
+            elif (
+                one.tries < 2
+            ):  # its process died: what it did is on its disk, so asking again is safe
+                one.message, one.since = None, time.monotonic()
+            else:
+                yield one, Lost(one.record.site, f"absent: {_plain(message.error.reason)}")
+
+    def _open(self, message: Message, one: _Awaited) -> Record | Lost:
+        site, asked = one.record.site, one.record
+        try:
+            packet = from_content(message.content)
+            reply, extra = unseal(packet, self.sites[site][0], site, self.limit)
+            if extra != {"answers": one.packet.digest}:
+                msg = "it answers a message that was not sent to it"
+                raise MessageError(msg)
+            if (reply.verb, reply.round) != (asked.verb, asked.round):
+                msg = "it answers something else than it was asked"
+                raise MessageError(msg)
+        except MessageError as error:
+            return Lost(site, f"refused: {error}")
+        return reply
+
+    def _stranded(self, awaited: list[_Awaited], until: float) -> list[_Awaited]:
+        now = time.monotonic()
+        return [
+            one
+            for one in awaited
+            if now > until or (one.message is None and now > one.since + self.patience)
+        ]
+
+
+def _pause(waited: float) -> float:
+    """Return how long to wait before looking again: longer, the longer nothing has come."""
+    return min(1.0, max(POLL, waited / 60))
+
+
+def _plain(reason: str | None) -> str:
+    return " ".join((reason or "it failed").split())[:200]
+
+
+# --- a site -------------------------------------------------------------------------------------
+
+
+def serve(
+    address: str,
+    ca: bytes,
+    secret: bytes,
+    answer: Callable[[Packet], Packet],
+    stopped: threading.Event,
+    note: Path,
+) -> None:
+    """Answer what the site's SuperNode receives, one message at a time, until told to stop.
+
+    Args:
+        address: The SuperNode's own API, on loopback.
+        ca: What its certificate is checked against.
+        secret: What lets this process, and no other, take up tasks.
+        answer: The site's half; whatever it cannot do is an answer too.
+        stopped: Ends the loop.
+        note: A file that tells, should this process be killed, what it had in hand.
+    """
+    auth = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)
+    wanted = AcquireTaskRequest(supported_task_types=list(TaskType))
+    worked = time.monotonic()
+    with closing(_client(RuntimeHttpClient, address, ca, auth)) as client:
+        while not stopped.is_set():
+            try:
+                _give_back(address, ca, note)
+                found = client.AcquireTask(wanted)
+                if found.token:
+                    _work(address, ca, str(found.token), answer, note)
+                    worked = time.monotonic()
+                    continue
+            except GONE as error:
+                LOG.debug("the SuperNode does not answer: %s", error)
+                stopped.wait(1.0)
+            stopped.wait(_pause(time.monotonic() - worked))
+
+
+def _work(
+    address: str, ca: bytes, token: str, answer: Callable[[Packet], Packet], note: Path
+) -> None:
+    with closing(_task_client(address, ca, token)) as client:
+        heart = Heart(client)
+        try:
+            message, context, _, _ = pull_task_input(client)  # the bundle is not looked at
+            _write_note(note, token, message)
+            try:
+                content = to_content(answer(from_content(message.content)))
+                reply = Message(content, reply_to=message)
+            except MessageError as error:
+                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+                reply = Message(Error(code=code, reason=str(error)), reply_to=message)
+            push_message(client, reply, context)
+            done = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
+            client.PushTaskOutput(done)
+        finally:
+            heart.stop()
+            note.unlink(missing_ok=True)
+
+
+def _write_note(note: Path, token: str, message: Message) -> None:
+    held = {name: getattr(message.metadata, name) for name in _METADATA}
+    task = TaskIdentity.task_id
+    note.touch(mode=0o600)
+    note.write_text(json.dumps({"token": token, "task": task, "metadata": held}), encoding="utf-8")
+
+
+def _give_back(address: str, ca: bytes, note: Path) -> None:
+    """Tell the coordinator of a message that was in hand when the last process was killed.
+
+    Flower would notice by itself, after a minute without a heartbeat; so it asks again at once.
+    """
+    if not note.is_file():
+        return
+    try:
+        held = json.loads(note.read_text(encoding="utf-8"))
+        metadata = Metadata(**held["metadata"])
+    except (ValueError, KeyError, TypeError):
+        note.unlink(missing_ok=True)
+        return
+    TaskIdentity.task_id = held["task"]
+    TaskIdentity.run_id, TaskIdentity.node_id = metadata.run_id, metadata.dst_node_id
+    lost = make_message(metadata=metadata, content=RecordDict())
+    why = Error(code=ErrorCode.CLIENT_APP_CRASHED, reason="its training process was restarted")
+    context = Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {})
+    with closing(_task_client(address, ca, held["token"])) as client:
+        try:
+            push_message(client, Message(why, reply_to=lost), context)
+            done = PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=str(why.reason))
+            client.PushTaskOutput(done)
+        except httpx.HTTPStatusError:
+            LOG.debug("the SuperNode had given the message up already")
+    note.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""A real federation: the coordinator and the hospitals, their keys, invitations and processes."""

@@ -1,0 +1,217 @@
+"""FedNoRo (Wu et al., IJCAI 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, final
+
+import torch
+from torch import Tensor
+
+from consilia.declare import Federation
+from consilia.methods.averaging import Memory, Up
+from consilia.methods.contract import Card, Method, Start, hyper
+from consilia.methods.needs import masks_of_one_label
+from consilia.ops.distance import distance_shares, distances_to_clean
+from consilia.ops.losses import marginal_cross_entropy
+from consilia.ops.mixture import high_among
+from consilia.ops.ramp import gaussian_ramp
+from consilia.ops.reduce import reduce_whole
+from consilia.ops.robust import class_offsets, distilled_loss, pixel_losses, two_rows
+from consilia.payload import Group, Weights
+from consilia.training.batch import Batch
+from consilia.training.local import Loss, train_locally
+from consilia.training.site import Site
+
+Model = Annotated[Weights, Group()]
+
+
+@dataclass(frozen=True)
+class Intro:
+    """Leaves a site once: how many images it trains on."""
+
+    images: int
+
+
+@dataclass(frozen=True)
+class Server:
+    """Stays at the server: the global weights, how far the run is, and who is taken to be noisy.
+
+    Attributes:
+        warmup: Rounds of warm-up left.
+        robust: Rounds of the second stage that are over.
+        losses: Of each site that has told them: the mean loss of background and of label.
+        noisy: The sites whose losses are high.
+    """
+
+    weights: Weights
+    groups: Mapping[str, tuple[str, ...]]
+    warmup: int
+    robust: int
+    losses: Mapping[str, tuple[float | None, float | None]]
+    noisy: tuple[str, ...]
+    last: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Warm:
+    """Travels to a site in the warm-up, and once after it: the weights, and whether to tell losses."""
+
+    weights: Model
+    judge: bool
+
+
+@dataclass(frozen=True)
+class Robust:
+    """Travels to a site in the second stage: the weights, and how far to trust them over its labels."""
+
+    weights: Model
+    trust: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Leaves a site once, after the warm-up: the same, and the received model's mean loss per class.
+
+    A class that a site has no pixel of is missing.
+    """
+
+    weights: Model
+    images: int
+    loss: float
+    background: float | None
+    label: float | None
+
+
+@final
+@dataclass(frozen=True)
+class FedNoRo(Method[Intro, Server, Warm | Robust, Up | Judged, Memory]):
+    """Find noisy sites by their loss per class; let the global model teach them, and trust them less.
+
+    With a warm-up of all rounds and `adjust = 0` it is FedAvg on the cross-entropy.
+    """
+
+    warmup: int = hyper(
+        10, "rounds of warm-up", source="FedIA, supplement, Table 1 (MS; LUNG uses 20)"
+    )
+    ramp: int = hyper(39, "rounds over which trust grows", source="authors' code: 10 to 49")
+    trust: float = hyper(
+        0.8, "largest weight of the global model against labels", source="authors' code", high=1
+    )
+    temperature: float = hyper(
+        0.8, "temperature of the global model's probabilities", source="authors' code", low=0.01
+    )
+    adjust: float = hyper(
+        1.0, "strength of the logit adjustment; 0: none", source="authors' code: tau"
+    )
+
+    VOTES: ClassVar = 9  # starts of the mixture, in the authors' code
+
+    card: ClassVar = Card(
+        title="FedNoRo: Towards Noise-Robust Federated Learning by Addressing Class Imbalance and "
+        "Label Noise Heterogeneity",
+        authors="N. Wu, L. Yu, X. Jiang, K.-T. Cheng, Z. Yan",
+        venue="IJCAI",
+        year=2023,
+        bibtex="""@inproceedings{wu2023fednoro,
+  title={{FedNoRo}: Towards Noise-Robust Federated Learning by Addressing Class Imbalance and
+         Label Noise Heterogeneity},
+  author={Wu, Nannan and Yu, Li and Jiang, Xuefeng and Cheng, Kwang-Ting and Yan, Zengqiang},
+  booktitle={Proceedings of the International Joint Conference on Artificial Intelligence},
+  year={2023}
+}""",
+        summary="find noisy sites by their loss per class, teach them, and trust them by distance",
+    )
+
+    def unmet(self, federation: Federation) -> str | None:
+        """Refuse all but masks of one label."""
+        return masks_of_one_label(federation)
+
+    def introduce(self, site: Site) -> Intro:
+        """Count the images."""
+        return Intro(len(site.train.supervised()))
+
+    def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
+        """Begin with the warm-up."""
+        return Server(start.weights, start.groups, self.warmup, 0, {}, (), {})
+
+    def admit(self, server: Server, site: str, intro: Intro) -> Server:
+        """Need nothing yet of a site that joins late; it is asked for its losses in its turn."""
+        return server
+
+    def broadcast(self, server: Server, site: str) -> Warm | Robust:
+        """Send the weights, and by the message's type the stage."""
+        if server.warmup or site not in server.losses:
+            return Warm(server.weights, judge=not server.warmup)
+        taught = site in server.noisy
+        grown = gaussian_ramp(server.robust, self.ramp)
+        return Robust(server.weights, self.trust * grown if taught else 0.0)
+
+    def local_update(
+        self, down: Warm | Robust, memory: Memory | None, site: Site
+    ) -> tuple[Up | Judged, Memory]:
+        """Train on labels, or on labels and the global model; tell the losses where asked."""
+        site.load(down.weights)
+        judged = self.judge(site) if isinstance(down, Warm) and down.judge else None
+        trust = down.trust if isinstance(down, Robust) else 0.0
+        if trust:
+            site.load(down.weights, "teacher")
+        trained = train_locally(site, self._loss(site, trust))
+        told = (site.weights(), trained.images, trained.loss)
+        return (Up(*told) if judged is None else Judged(*told, *judged)), Memory()
+
+    def aggregate(self, server: Server, ups: Mapping[str, Up | Judged]) -> Server:
+        """Average by images, in the second stage also by distance to clean sites."""
+        images = {site: float(up.images) for site, up in ups.items()}
+        updates = {site: up.weights for site, up in ups.items()}
+        shares = distance_shares(images, distances_to_clean(updates, server.noisy))
+        weights, last = reduce_whole(server.weights, updates, shares, server.groups)
+        told = {s: (up.background, up.label) for s, up in ups.items() if isinstance(up, Judged)}
+        losses = {**server.losses, **told}
+        return replace(
+            server,
+            weights=weights,
+            warmup=max(0, server.warmup - 1),
+            robust=server.robust + bool(server.losses),
+            losses=losses,
+            noisy=high_among(losses, self.VOTES) if told else server.noisy,
+            last=last,
+        )
+
+    def model_for(self, down: Warm | Robust, memory: Memory | None, site: Site) -> Weights:
+        """Use the global weights."""
+        return down.weights
+
+    def shares(self, server: Server) -> Mapping[str, float]:
+        """Return each site's part in the last average."""
+        return server.last
+
+    def judge(self, site: Site) -> tuple[float | None, float | None]:
+        """Return the mean cross-entropy over background pixels and over label pixels."""
+        y = site.train.target > 0
+        each = pixel_losses(site.foreground(), y)
+        parts = [each[~y], each[y]]
+        background, label = (float(part.mean()) if len(part) else None for part in parts)
+        return background, label
+
+    def _loss(self, site: Site, trust: float) -> Loss:
+        marked = (site.train.target > 0).sum()
+        counts = torch.stack((site.train.target.numel() - marked, marked)).float()
+        offsets = self.adjust * class_offsets(counts)[:, None, None]
+
+        def loss(batch: Batch) -> Tensor:
+            logits = two_rows(site.learner.logits(site.network, batch.image))
+            adjusted = logits + offsets if self.adjust else logits
+            if not trust:
+                return marginal_cross_entropy(adjusted, batch.target, batch.known_pixels)
+            soft = self._taught(site, batch)
+            return distilled_loss(adjusted, batch.target, soft, trust, batch.known_pixels)
+
+        return loss
+
+    def _taught(self, site: Site, batch: Batch) -> Tensor:
+        teacher = site.bench.network("teacher").eval()
+        with torch.no_grad():
+            logits = two_rows(site.learner.logits(teacher, batch.image))
+        return (logits / self.temperature).softmax(1)

@@ -1,0 +1,1 @@
+"""Methods for sites whose label sets differ."""

@@ -1,0 +1,248 @@
+"""FedLSM (Deng et al., MICCAI 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilia.declare import Federation
+from consilia.errors import listing
+from consilia.methods.contract import Card, Method, Start, hyper
+from consilia.methods.labelsets.lesson import (
+    Blend,
+    Lesson,
+    Thresholds,
+    everyone,
+    excludes,
+    part_by_uncertainty,
+)
+from consilia.ops.losses import label_counts, positive_weights
+from consilia.ops.proxies import masked_shares, proxy_shares
+from consilia.ops.reduce import Shares, reduce
+from consilia.ops.teacher import follow
+from consilia.payload import Group, Shape, Weights
+from consilia.training.local import train_locally
+from consilia.training.site import Site
+
+Model = Annotated[Weights, Group()]
+PerLabel = Annotated[Tensor, Shape(("labels",))]
+
+
+@dataclass(frozen=True)
+class Intro:
+    """Leaves a site once: how many images show each label it marks, and how many do not."""
+
+    counts: (
+        Annotated[Tensor, Shape((2, "labels"), torch.int64)] | None
+    )  # None: labels are exclusive
+
+
+@dataclass(frozen=True)
+class Server:
+    """Stays at the server: the global weights, who marks what, and who still lacks class weights."""
+
+    weights: Weights
+    groups: Mapping[str, tuple[str, ...]]
+    marked: Mapping[str, tuple[int, ...]]
+    intros: Mapping[str, Intro]
+    waiting: tuple[str, ...]
+    last: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Travels to a site once: the global weights, and the positive weight of each label."""
+
+    weights: Model
+    positive_weight: PerLabel
+
+
+@dataclass(frozen=True)
+class Down:
+    """Travels to a site: the global weights."""
+
+    weights: Model
+
+
+@dataclass(frozen=True)
+class Up:
+    """Leaves a site: its weights, its image count, and how many images it takes to show each label."""
+
+    weights: Model
+    images: int
+    positives: Annotated[Tensor, Shape(("labels",), torch.int64)]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Stays at a site: the positive weight of each label, where labels may co-occur."""
+
+    positive_weight: PerLabel | None
+
+
+@final
+@dataclass(frozen=True)
+class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
+    """Pseudo labels where a teacher is sure, MixUp where it is not, rows by how many show a label.
+
+    Without its three parts it is FedAvg on known labels with FixMatch and a slow teacher.
+    """
+
+    uncertainty: bool = hyper(
+        True,
+        "part images by the entropy of what is unknown (UE); else all images serve every part",
+        source="Sec. 2.3; Table 3, ablation",
+    )
+    enhance: bool = hyper(
+        True, "MixUp of confident with uncertain images (UDE)", source="Eq. 6; Table 3, ablation"
+    )
+    adaptive: bool = hyper(
+        True,
+        "output rows by labels and pseudo labels (AWPA); else by images of the sites that mark a label",
+        source="Eq. 7; Table 3, ablation",
+    )
+    uncertain: int = hyper(50, "images n_h of highest entropy", source="authors' code (ISIC)")
+    confident: int = hyper(
+        200, "images n_l of lowest entropy", source="authors' code (ISIC)", low=1
+    )
+    tau: float = hyper(
+        0.95, "probability τ of an accepted single label", source="authors' code (ISIC)", high=1
+    )
+    tau_positive: float = hyper(
+        0.85, "probability τ_p from which a label is present", source="authors' code (NIH)", high=1
+    )
+    tau_negative: float = hyper(
+        0.01, "probability τ_n up to which it is absent", source="authors' code (NIH)", high=1
+    )
+    mix_positive: float = hyper(
+        0.7, "τ and τ_p for uncertain images", source="authors' code (NIH, ISIC)", high=1
+    )
+    mix_negative: float = hyper(
+        0.005, "τ_n for uncertain images", source="authors' code (NIH)", high=1
+    )
+    mixed: int = hyper(4, "blended images per step", source="Sec. 3.2", low=1)
+    alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="authors' code", low=1e-3)
+    lam: float = hyper(0.1, "weight λ of the loss on blended images", source="authors' code")
+    decay: float = hyper(0.999, "how slowly the teacher follows", source="authors' code", high=1)
+    floor: float = hyper(0.0, "least count of a label a site marks", source="METHODS 2.4")
+
+    card: ClassVar = Card(
+        title="Scale Federated Learning for Label Set Mismatch in Medical Image Classification",
+        authors="Z. Deng, L. Luo, H. Chen",
+        venue="MICCAI",
+        year=2023,
+        bibtex="""@inproceedings{deng2023fedlsm,
+  title={Scale Federated Learning for Label Set Mismatch in Medical Image Classification},
+  author={Deng, Zhipeng and Luo, Luyang and Chen, Hao},
+  booktitle={Medical Image Computing and Computer Assisted Intervention},
+  year={2023}
+}""",
+        summary="label sets that differ: pseudo labels by uncertainty, rows by their counts",
+    )
+
+    def unmet(self, federation: Federation) -> str | None:
+        """Refuse segmentation, and labels that no site marks."""
+        if federation.task != "classification":
+            return "classifies images, and this is a segmentation task"
+        marked = {label for site in federation.sites for label in federation.annotated_by(site)}
+        missing = [label for label in federation.labels if label not in marked]
+        if missing:
+            return f"needs every label marked somewhere; nobody marks {listing(missing)}"
+        return None
+
+    def trains_at(self, federation: Federation, site: str) -> bool:
+        """Train everywhere: pseudo labels need no annotation."""
+        return True
+
+    def introduce(self, site: Site) -> Intro:
+        """Count what is marked, where class weights are made of it."""
+        if excludes(site):
+            return Intro(None)
+        counts = label_counts(site.train.target, site.train.known_labels)
+        return Intro(torch.stack(counts).cpu() * site.marks)
+
+    def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
+        """Begin from the common weights."""
+        labels, marked = start.federation.labels, start.federation.annotated_by
+        sets = {s: tuple(labels.index(m) for m in marked(s)) for s in start.federation.sites}
+        return Server(start.weights, start.groups, sets, dict(intros), counted(intros), {})
+
+    def admit(self, server: Server, site: str, intro: Intro) -> Server:
+        """Count a site that joins late, and tell all sites the new class weights."""
+        intros = {**server.intros, site: intro}
+        return replace(server, intros=intros, waiting=counted(intros))
+
+    def broadcast(self, server: Server, site: str) -> Begin | Down:
+        """Send the weights, with the class weights where they are missing."""
+        if site not in server.waiting:
+            return Down(server.weights)
+        told = [intro.counts for intro in server.intros.values() if intro.counts is not None]
+        positives, negatives = torch.stack(told).sum(0).float()
+        return Begin(server.weights, positive_weights(positives, negatives))
+
+    def local_update(
+        self, down: Begin | Down, memory: Memory | None, site: Site
+    ) -> tuple[Up, Memory]:
+        """Part the images, then learn from labels, sure pseudo labels and blends."""
+        if isinstance(down, Begin):
+            memory = Memory(down.positive_weight)
+        memory = memory or Memory(None)
+        site.load(down.weights)
+        site.load(down.weights, "teacher")
+        teacher = site.bench.network("teacher")
+        sizes = (self.uncertain, self.confident)
+        parts = part_by_uncertainty(site, *sizes) if self.uncertainty else everyone(site)
+        lesson = Lesson(
+            site,
+            teacher,
+            parts,
+            memory.positive_weight,
+            sure=Thresholds(self.tau, self.tau_positive, self.tau_negative),
+            looser=Thresholds(self.mix_positive, self.mix_positive, self.mix_negative),
+            blend=Blend(self.mixed, self.alpha, self.lam) if self.enhance else None,
+        )
+        train_locally(
+            site,
+            lesson.loss,
+            only=parts.stream,
+            after_step=lambda: follow(teacher, site.network, self.decay),
+            settings=site.training.model_copy(update={"augment": "none"}),  # it makes its own views
+        )
+        return Up(site.weights(), len(site.train), lesson.positives()), memory
+
+    def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
+        """Average features by images and each label's row by how many images show it (Eq. 7)."""
+        images = {site: float(up.images) for site, up in ups.items()}
+        shares: dict[str, Shares] = dict.fromkeys(server.groups, images)
+        shares["head"] = self._rows(server, ups, images)
+        updates = {site: up.weights for site, up in ups.items()}
+        weights = reduce(server.weights, updates, shares, server.groups)
+        total = sum(images.values())
+        last = {site: count / total for site, count in images.items()}
+        waiting = tuple(site for site in server.waiting if site not in ups)
+        return replace(server, weights=weights, waiting=waiting, last=last)
+
+    def model_for(self, down: Begin | Down, memory: Memory | None, site: Site) -> Weights:
+        """Use the global weights."""
+        return down.weights
+
+    def shares(self, server: Server) -> Mapping[str, float]:
+        """Return each site's part in the last average of the features."""
+        return server.last
+
+    def _rows(self, server: Server, ups: Mapping[str, Up], images: dict[str, float]) -> Shares:
+        marks = {s: np.isin(np.arange(len(u.positives)), server.marked[s]) for s, u in ups.items()}
+        if not self.adaptive:
+            return masked_shares(images, marks)
+        counts = {site: up.positives.numpy() for site, up in ups.items()}
+        return proxy_shares(counts, images, marks, self.floor)
+
+
+def counted(intros: Mapping[str, Intro]) -> tuple[str, ...]:
+    """Return the sites that told their counts, for which class weights are made."""
+    return tuple(site for site, intro in intros.items() if intro.counts is not None)

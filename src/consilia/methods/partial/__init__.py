@@ -1,0 +1,1 @@
+"""Sites mark different labels."""

@@ -1,0 +1,1 @@
+"""Methods that give each site a model of its own."""

@@ -1,0 +1,63 @@
+"""Weights between a network and the messages: in place, and across to a GPU in one piece."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from consilia.payload import Weights
+
+
+def fill(tensors: Mapping[str, Tensor], weights: Weights) -> None:
+    """Copy weights into tensors of these names, in place."""
+    with torch.no_grad():
+        for name, value in _arrived(tensors, weights).items():
+            tensors[name].copy_(value)
+
+
+def fetch(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies of tensors on the CPU, in the common order of their numbers."""
+    if not any(tensor.is_cuda for tensor in tensors.values()):
+        return {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in tensors.items()
+        }
+    found: dict[str, Tensor] = {}
+    for names in _alike(tensors).values():
+        flat = torch.cat([tensors[name].detach().reshape(-1) for name in names])
+        found |= _cut(flat.cpu(), {name: tensors[name].shape for name in names})
+    return {name: found[name] for name in tensors}
+
+
+def _arrived(tensors: Mapping[str, Tensor], weights: Weights) -> Weights:
+    """Return weights where they are needed: many small copies to a GPU would each wait for the last."""
+    crossing = {
+        name: value
+        for name, value in weights.items()
+        if tensors[name].is_cuda and not value.is_cuda
+    }
+    if not crossing:
+        return weights
+    found = dict(weights)
+    for (_, device), names in _alike(crossing, tensors).items():
+        flat = torch.cat([crossing[name].reshape(-1) for name in names])
+        found |= _cut(flat.to(device), {name: crossing[name].shape for name in names})
+    return found
+
+
+def _alike(
+    tensors: Mapping[str, Tensor], goals: Mapping[str, Tensor] | None = None
+) -> dict[tuple[torch.dtype, torch.device], list[str]]:
+    """Return the names of the tensors that can lie in one piece: of one type, bound for one device."""
+    found: dict[tuple[torch.dtype, torch.device], list[str]] = defaultdict(list)
+    for name, tensor in tensors.items():
+        found[tensor.dtype, (goals or tensors)[name].device].append(name)
+    return found
+
+
+def _cut(flat: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    parts = torch.split(flat, [shape.numel() for shape in shapes.values()])
+    return {name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)}

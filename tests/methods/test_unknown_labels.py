@@ -1,0 +1,87 @@
+"""What the comparisons for different label sets promise about labels a site does not mark."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from consilia.methods import why_not
+from consilia.testing import run_toy, toy_sites
+from tests.methods.plain_labels import garbled, new_network, spec_of
+from tests.methods.support import assert_same_state, final_state, server_weights, without_times
+
+STAR = {"unknown": "masked", "rows": "labelled"}
+LOOSE = {"threshold": 0.36, "high": 0.51, "low": 0.49}
+MASKING = {
+    "fedprox": STAR,
+    "moon": {**STAR, "width": 8},
+    "fedpu": STAR,
+    "fixmatch": LOOSE,
+    "fssl": {"warmup": 0.0, **LOOSE},
+    "iml": {},
+    "central-fixmatch": LOOSE,
+    "mixup-pme": {"rows": "labelled"},
+}
+TASKS = ["multi-label", "single-label"]
+
+
+def spec_for(name, task, **changes):
+    spec = spec_of(name, task, MASKING[name], **changes)
+    reason = why_not(name, spec.federation)
+    if reason:
+        pytest.skip(reason)
+    return spec
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", MASKING)
+def test_garbage_in_unknown_labels_changes_nothing(name, task, tmp_path):
+    spec = spec_for(name, task, rounds=2)
+    clean = toy_sites(spec)
+    dirty = {site: garbled(data) for site, data in clean.items()}
+    assert any((clean[s].view.target != dirty[s].view.target).any() for s in clean)
+    one = run_toy(spec, tmp_path / "one", clean)
+    two = run_toy(spec, tmp_path / "two", dirty)
+    assert without_times(one) == without_times(two)
+    assert_same_state(final_state(tmp_path / "one"), final_state(tmp_path / "two"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", [n for n in MASKING if n not in {"iml"}])
+def test_a_label_known_nowhere_keeps_its_row(name, task, tmp_path):
+    sites = [
+        {"name": "anna", "supervision": "image", "annotates": ["round"]},
+        {"name": "bo", "supervision": "image", "annotates": ["round", "square"]},
+    ]
+    spec = spec_for(name, task, rounds=2, sites=sites)
+    if name in {"central-fixmatch", "mixup-pme"} and task == "single-label":
+        pytest.skip("with exclusive labels an image that is labeled knows all labels")
+    run_toy(spec, tmp_path / "run")
+    width = {"projection": 8} if name == "moon" else {}
+    first = new_network(spec, **width).state_dict()
+    last = server_weights(tmp_path / "run")
+    for key in ("head.weight", "head.bias"):
+        assert torch.equal(last[key][2], first[key][2])
+        assert not torch.equal(last[key][0], first[key][0])
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", MASKING)
+def test_a_site_without_any_positive_trains(name, task, tmp_path):
+    spec = spec_for(name, task, rounds=2)
+    sites = toy_sites(spec)
+    view = sites["bo"].view
+    known = np.broadcast_to(
+        [label == "square" for label in spec.federation.labels], view.target.shape
+    )
+    empty = replace(view, target=np.zeros_like(view.target), known_labels=known.copy())
+    run_toy(spec, tmp_path / "run", {**sites, "bo": replace(sites["bo"], view=empty)})
+    for line in (tmp_path / "run/rounds.jsonl").read_text().splitlines():
+        told = json.loads(line)
+        assert told["events"] == []
+        assert all(math.isfinite(v) for site in told["sites"].values() for v in site.values())
+    state = server_weights(tmp_path / "run")
+    assert all(torch.isfinite(value).all() for value in state.values())

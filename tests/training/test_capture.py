@@ -1,0 +1,284 @@
+"""The captured step: on fixed memory it computes what the eager loop computes, and leaves no trace.
+
+A CPU records nothing: here "recording" warms up and hands the step back, to be run on the same fixed
+memory that a graph would use. `benchmarks/gpu.py` compares real graphs with the eager loop.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+
+from consilia.engines.inprocess import make_bench
+from consilia.methods import make_method
+from consilia.testing import toy_sites, toy_spec
+from consilia.training.augment import POLICIES, Move, draw
+from consilia.training.batch import ResidentCases, orders
+from consilia.training.capture import Captures, identity, needs_host
+from consilia.training.local import draw_plan, train_locally
+from consilia.training.settings import Training
+from consilia.training.site import Site
+
+RATE = 2.0**-10  # the same number as a float and as a float32 tensor
+
+
+class Replayed:
+    """Stands for the recorder: counts recordings and replays."""
+
+    def __init__(self):
+        self.recorded, self.replays = 0, 0
+
+    def __call__(self, step):
+        self.recorded += 1
+        for _ in range(3):
+            step()
+
+        def replay():
+            self.replays += 1
+            step()
+
+        return replay
+
+
+def site_of(name="anna", round_=1, bench=None, train=10, sites=None, **training):
+    settings = {"learning_rate": RATE, "epochs": 5, **training}
+    spec = toy_spec(training=settings, **({} if sites is None else {"sites": sites}))
+    bench = bench or make_bench(spec, make_method("fedavg"), spec.federation)
+    data = toy_sites(spec, train)[name]
+    train = ResidentCases.of(data.train, data.view, bench.device)
+    return Site(name, spec.federation, bench, train, spec.training, spec.seed, round_, 3)
+
+
+def both(run, **training):
+    """Run something at an eager and at a recording site; return the sites and the recorder."""
+    eager, fast = site_of(**training), site_of(**training)
+    recorder = Replayed()
+    fast.bench.captures = Captures(recorder)
+    told = run(eager), run(fast)
+    return eager, fast, recorder, told
+
+
+def assert_equal(one, other, network="main"):
+    for (name, a), b in zip(
+        one.weights(network=network).items(), other.weights(network=network).values(), strict=True
+    ):
+        assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {},
+        {"augment": "mild"},
+        {"augment": "rotate"},
+        {"optimizer": "adamw"},
+        {"optimizer": "sgd", "momentum": 0.5},
+        {"optimizer": "sgd"},
+        {"keep_optimizer": False},
+    ],
+    ids=lambda training: " ".join(map(str, training.values())) or "adam",
+)
+def test_fixed_memory_computes_what_the_eager_loop_computes(training):
+    def run(site):
+        first = train_locally(site)
+        return first, train_locally(site)
+
+    eager, fast, recorder, told = both(run, **training)
+    assert told[0] == told[1]
+    assert_equal(eager, fast)
+    assert recorder.recorded == 2  # batches of four, and the last one of two
+    assert recorder.replays > 20
+    assert eager.optimizers.keys() == fast.optimizers.keys()
+    for name, state in eager.optimizers.get("main", {}).items():
+        for key, value in state.items():
+            assert torch.equal(value, fast.optimizers["main"][name][key])
+
+
+def test_a_falling_rate_reaches_the_recorded_step():
+    run = partial(train_locally)
+    eager, fast, recorder, _ = both(run, schedule="poly", steps=12, power=1.0)
+    assert recorder.replays == 12
+    for a, b in zip(eager.weights().values(), fast.weights().values(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
+def test_one_recording_serves_all_sites_and_rounds():
+    eager, fast = site_of().bench, site_of().bench
+    recorder = Replayed()
+    fast.captures = Captures(recorder)
+    for round_ in (1, 2):
+        for name in ("anna", "bo"):
+            pair = [site_of(name, round_, bench=bench) for bench in (eager, fast)]
+            for site in pair:
+                site.load(site.bench.start())
+                train_locally(site)
+            assert_equal(*pair)
+    assert recorder.recorded == 2
+
+
+@dataclass(frozen=True)
+class Towards:
+    """A loss with a held tensor, with rows, and with random numbers."""
+
+    strength: float
+
+    def loss(self, bench, batch, held):
+        p = bench.learner.probabilities(bench.network(), batch.image)
+        noise = torch.rand(len(batch), device=p.device)
+        return (
+            self.strength
+            * ((p.mean((1, 2, 3)) - held["goal"] * held["wish"]) * noise).square().sum()
+        )
+
+
+def test_held_tensors_and_rows_change_from_call_to_call():
+    def run(site):
+        for goal in (0.2, 0.9):
+            rows = torch.linspace(0, goal, len(site.train))
+            loss = site.objective(
+                Towards(3.0).loss, held={"goal": torch.tensor(goal)}, rows={"wish": rows}
+            )
+            train_locally(site, loss)
+
+    eager, fast, recorder, _ = both(run)
+    assert_equal(eager, fast)
+    assert recorder.recorded == 2  # equal method objects are one function
+
+
+def test_batches_cut_from_views_find_their_rows_again():
+    def run(site):
+        views = site.views()
+        rows = {"wish": torch.linspace(0, 1, len(site.train))}
+        held = {"goal": torch.tensor(0.5)}
+        loss = site.objective(Towards(1.0).loss, held=held, rows=rows)
+        train_locally(site, loss, views=views, only=torch.arange(1, 9))
+
+    eager, fast, recorder, _ = both(run)
+    assert_equal(eager, fast)
+    assert recorder.recorded == 1
+
+
+def test_recording_leaves_no_trace():
+    site = site_of()
+    before = site.weights()
+    broken = Replayed()
+
+    def record(step):
+        broken(step)
+        msg = "no graphs here\nreally"
+        raise RuntimeError(msg)
+
+    site.bench.captures = Captures(record)
+    reference = site_of()
+    train_locally(site)
+    train_locally(reference)
+    assert any(not torch.equal(before[n], w) for n, w in site.weights().items())
+    assert_equal(site, reference)
+    assert broken.recorded == 1  # ten full batches; the five odd ones do not pay yet
+
+
+def test_what_cannot_be_recorded_is_said_once(caplog):
+    site = site_of()
+
+    def record(step):
+        msg = "no graphs here\nreally"
+        raise RuntimeError(msg)
+
+    site.bench.captures = Captures(record)
+    with caplog.at_level(logging.WARNING, "consilia"):
+        train_locally(site)
+        train_locally(site)
+    told = [r.getMessage() for r in caplog.records]
+    assert told == ["a training step runs eagerly, for it cannot be captured: no graphs here"]
+
+
+def test_a_plain_closure_is_recorded_for_its_own_call_where_that_pays():
+    def run(site):
+        for factor in (1.0, 2.0):
+            train_locally(site, lambda batch, f=factor: f * site.task_loss(batch))
+
+    eager, fast, recorder, _ = both(run, epochs=12)
+    assert_equal(eager, fast)
+    assert recorder.recorded == 2  # 24 full batches in each call; the odd ones run eagerly
+
+
+def test_a_loss_that_needs_the_host_runs_eagerly():
+    seen = []
+
+    def run(site):
+        def loss(batch):
+            seen.append(len(batch))
+            return site.task_loss(batch)
+
+        train_locally(site, loss)
+
+    _, _, recorder, _ = both(run, epochs=12)
+    assert recorder.recorded == 0
+    assert len(seen) == 2 * 36
+    count = 0
+
+    def counting(batch):
+        nonlocal count
+        count += 1
+        return batch
+
+    assert needs_host(counting)
+    assert not needs_host(lambda batch: batch.image.sum())
+
+
+def test_hooks_run_eagerly():
+    calls = []
+    _, _, recorder, _ = both(lambda site: train_locally(site, after_step=lambda: calls.append(1)))
+    assert recorder.recorded == 0
+    assert len(calls) == 30
+
+
+def test_only_equal_functions_are_one():
+    assert identity(Towards(1.0).loss) == identity(Towards(1.0).loss)
+    assert identity(Towards(1.0).loss) != identity(Towards(2.0).loss)
+    one, two = partial(Towards(1.0).loss, "main"), partial(Towards(1.0).loss, "second")
+    assert identity(one) != identity(two)
+    assert identity(one) == identity(partial(Towards(1.0).loss, "main"))
+    kept = 1
+    assert identity(lambda: kept) is None
+    assert identity(partial(lambda: kept)) is None
+    assert identity(partial(Towards(1.0).loss, [])) is None
+
+
+def test_a_moved_network_is_recorded_anew():
+    site = site_of()
+    recorder = Replayed()
+    site.bench.captures = Captures(recorder)
+    train_locally(site)
+    for parameter in site.network.parameters():
+        parameter.data = parameter.data.clone()
+    train_locally(site)
+    assert recorder.recorded == 2
+
+
+@pytest.mark.parametrize("steps", [None, 7])
+@pytest.mark.parametrize("augment", sorted(POLICIES))
+def test_drawing_beforehand_draws_the_same_numbers(augment, steps):
+    settings = Training(batch=4, epochs=2, steps=steps, augment=augment)
+    used = torch.tensor([3, 1, 4, 5, 9, 2, 6, 8, 7, 0])
+    plan = draw_plan(used, settings, torch.Generator().manual_seed(3))
+    generator = torch.Generator().manual_seed(3)
+    batches = orders(10, 4, 2, steps, generator)
+    for planned, positions in zip(plan, batches, strict=True):
+        assert torch.equal(planned.images, used[positions])
+        move = draw(POLICIES[augment], len(positions), generator)
+        for mine, theirs in zip(vars(planned.move).values(), vars(move).values(), strict=True):
+            assert (mine is None and theirs is None) or torch.equal(mine, theirs)
+
+
+def test_moves_are_joined_and_split_again():
+    generator = torch.Generator().manual_seed(0)
+    moves = [draw(POLICIES["rotate"], count, generator) for count in (3, 2)]
+    again = Move.joined(moves).split([3, 2])
+    for move, other in zip(moves, again, strict=True):
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(vars(move).values(), vars(other).values(), strict=True)
+        )

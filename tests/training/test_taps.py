@@ -1,0 +1,79 @@
+"""Listening in on a network: inputs and outputs of layers, and the statistics of features."""
+
+import torch
+from torch import nn
+
+from consilia.engines.inprocess import make_bench
+from consilia.methods import make_method
+from consilia.testing import toy_sites, toy_spec
+from consilia.training.batch import ResidentCases
+from consilia.training.held import hold_out, score
+from consilia.training.site import Site
+from consilia.training.taps import norm_statistics, tapped
+
+
+def site_of(task="multi-label", train=10):
+    spec = toy_spec(task)
+    bench = make_bench(spec, make_method("fedavg"), spec.federation)
+    data = toy_sites(spec, train=train)["anna"]
+    cases = ResidentCases.of(data.train, data.view, bench.device, spec.federation.exclusive)
+    return Site("anna", spec.federation, bench, cases, spec.training, 0, 1, 3)
+
+
+def test_a_tap_hears_one_side_and_is_gone_afterwards():
+    first, second = nn.Linear(2, 3), nn.Linear(3, 1)
+    x = torch.rand(4, 2)
+    with tapped((second,), "in") as given, tapped((second,)) as returned:
+        y = second(first(x))
+    assert torch.equal(given[second], first(x))
+    assert returned[second] is y
+    second(torch.zeros(1, 3))
+    assert torch.equal(given[second], first(x))
+
+
+def test_statistics_are_those_of_every_value_that_enters_a_layer():
+    site = site_of(train=40)  # more than one part
+    means, deviations = norm_statistics(site)
+    x = site.train.image.float() / 255
+    found = 0
+    site.network.eval()
+    for name, layer in site.network.body.named_children():
+        if isinstance(layer, nn.BatchNorm2d):
+            flat = x.detach().double().permute(1, 0, 2, 3).flatten(1)
+            torch.testing.assert_close(
+                means[f"body.{name}"].double(), flat.mean(1), rtol=1e-4, atol=1e-5
+            )
+            spread = flat.std(1, correction=0)
+            torch.testing.assert_close(
+                deviations[f"body.{name}"].double(), spread, rtol=1e-3, atol=1e-4
+            )
+            found += 1
+        x = layer(x)
+    assert found == len(means) == 4
+
+
+def test_statistics_of_a_unet_are_those_of_its_encoder():
+    means, _ = norm_statistics(site_of("segmentation"))
+    assert means
+    assert all(name.startswith("encoder.") for name in means)
+
+
+def test_every_so_many_th_image_is_held_out():
+    site = site_of(train=10)
+    held, used = hold_out(site, 0.2)
+    assert held.tolist() == [4, 9]
+    assert sorted([*held.tolist(), *used.tolist()]) == list(range(10))
+    for part, few in ((0.0, site), (0.2, site_of(train=3))):
+        held, used = hold_out(few, part)
+        assert held.tolist() == used.tolist() == list(range(len(few.train)))
+
+
+def test_the_score_is_the_dice_of_the_known_pixels():
+    site = site_of("segmentation")
+    batch = site.train.cut(torch.arange(4))
+    said = site.probabilities(batch.image) > 0.5
+    each = []
+    for label in (0, 1):
+        a, b = said[:, label], batch.target == label + 1
+        each.append(2 * float((a & b).sum()) / float(a.sum() + b.sum()))
+    assert abs(score(site, batch) - sum(each) / 2) < 1e-6
