@@ -1,4 +1,8 @@
-"""From 4 to 256 sites on one machine: time per site and memory beyond the data should stay flat."""
+"""From 4 to 1,000 sites on one machine: time per site and memory beyond the data should stay flat.
+
+`--engine` leaves the training out, so that only what the engine itself does is timed: a stricter
+question, answered sooner.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,22 @@ import numpy as np
 
 from benchmarks.harness import write
 
-COUNTS = (4, 16, 64, 256)
+COUNTS = (4, 16, 64, 256, 1000)
 IMAGES, SIZE, SITE_ROUNDS = 8, 32, 128
 
 
-def measure(count: int, rounds: int) -> dict[str, float]:
+def measure(count: int, rounds: int, trains: bool) -> dict[str, float]:
     """Run FedAvg on `count` sites in this process and return cost per site and round, and memory."""
+    from contextlib import nullcontext
+    from unittest.mock import patch
+
     import psutil
 
     from consilia.datasets.contract import Cases, SiteData
     from consilia.engines.inprocess import run_in_process
     from consilia.labels import LabelView
     from consilia.runs.spec import RunSpec
+    from consilia.training.local import Trained
 
     rng = np.random.default_rng(0)
     names = [f"site-{i:04d}" for i in range(count)]
@@ -72,7 +80,10 @@ def measure(count: int, rounds: int) -> dict[str, float]:
 
     watcher = threading.Thread(target=watch, daemon=True)
     ends = [time.process_time()]
-    with tempfile.TemporaryDirectory() as folder:
+    untrained = patch(
+        "consilia.methods.averaging.train_locally", lambda *_, **__: Trained(0.5, 1, IMAGES)
+    )
+    with tempfile.TemporaryDirectory() as folder, nullcontext() if trains else untrained:
         watcher.start()
         run_in_process(
             spec,
@@ -98,15 +109,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", type=int)
     parser.add_argument("--repeats", type=int, default=1)
-    given = parser.parse_args()
+    parser.add_argument("--engine", action="store_true", help="leave the training out")
+    given, _ = parser.parse_known_args()
     if given.one:
         # A small federation runs more rounds, so that each count is timed over a similar span.
-        print(json.dumps(measure(given.one, max(3, SITE_ROUNDS // given.one + 2))))
+        rounds = max(3, SITE_ROUNDS // given.one + 2)
+        print(json.dumps(measure(given.one, rounds, trains=not given.engine)))
         return
+    mode = ["--engine"] if given.engine else []
     found: dict[int, list[dict[str, float]]] = {count: [] for count in COUNTS}
     for _ in range(given.repeats):
         for count in COUNTS:
-            command = [sys.executable, "-m", "benchmarks.scale", "--one", str(count)]
+            command = [sys.executable, "-m", "benchmarks.scale", "--one", str(count), *mode]
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             found[count].append(json.loads(text.splitlines()[-1]))
             time.sleep(0.2)
@@ -118,10 +132,10 @@ def main() -> None:
         memory = rows[-1]["peak_mib_beyond_data"] / first["peak_mib_beyond_data"]
         rows[-1] |= {"time_ratio": ratio, "memory_ratio": memory}
         print(
-            f"{count:4d} sites  {rows[-1]['ms_per_site']:7.1f} ms per site (x{ratio:.2f})  "
+            f"{count:5d} sites  {rows[-1]['ms_per_site']:7.1f} ms per site (x{ratio:.2f})  "
             f"{rows[-1]['peak_mib_beyond_data']:7.0f} MiB beyond the data (x{memory:.2f})"
         )
-    write("scale", {"rows": rows, "repeats": given.repeats})
+    write("scale-engine" if given.engine else "scale", {"rows": rows, "repeats": given.repeats})
 
 
 if __name__ == "__main__":

@@ -264,7 +264,7 @@ def test_an_unknown_verb_is_a_failed_reply(tmp_path):
     )
     reply = workers["anna"].handle(Record("export", "anna", 1, "Hello", {}, {}))
     assert reply.body["reason"] == (
-        "a record asks to 'export'; expected one of introduce, train, evaluate, examine"
+        "a record asks to 'export'; expected one of introduce, train, evaluate, examine, portray"
     )
 
 

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed (consilia[flower])")
 import torch
 
 from consilia.engines.packet import Packet, seal, unseal

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+pytest.importorskip("flwr", reason="Flower is not installed (consilia[flower])")
+
 from consilia.methods import METHODS, make_method
 from tests.federation.live import CLASSIFICATION, SEGMENTATION, Live, finish
 from tests.federation.support import lines

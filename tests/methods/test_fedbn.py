@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from consilia.engines.inprocess import make_bench
+from consilia.engines.predict import load_models
+from consilia.errors import UsageError
 from consilia.methods import make_method, why_not
+from consilia.runs.store import RunFolder
 from consilia.testing import run_toy, toy_spec
 from tests.methods.plain_personal import Plain, at_server, close, kept, spec_of, uneven
 from tests.methods.support import assert_same_state, final_state, ledger_fields, server_weights
@@ -96,3 +99,29 @@ def test_who_cannot_have_a_model_of_its_own_is_refused():
     why = why_not("fedbn", toy_spec(sites=sites).federation)
     assert "every site needs annotations" in why
     assert "'bo' has none" in why
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("fedbn", 1.8105), ("fedap", 1.8105), ("metafed", 1.8105), ("fedrep", 1.8132)],
+)
+def test_as_many_parameters_leave_a_site_as_in_the_papers_table_ix(name, millions):
+    learner = {"network": "unet-fedlppa", "objective": "partial-ce"}
+    spec = toy_spec(labels=["faz"], learner=learner, method={"name": name})
+    bench = make_bench(spec, make_method(name), spec.federation)
+    stays = "head" if name == "fedrep" else "norm"
+    sent = sum(
+        p.numel() for n, p in bench.network().named_parameters() if n not in bench.groups[stays]
+    )
+    assert sent / 1e6 == pytest.approx(millions, abs=5e-5)
+
+
+@pytest.mark.parametrize("name", ["fedbn", "fedap", "fedrep", "metafed", "fedlc"])
+def test_there_is_no_model_for_images_of_no_site(name, tmp_path):
+    spec = toy_spec(method={"name": name}, rounds=1)
+    run_toy(spec, tmp_path / "run")
+    bench = make_bench(spec, make_method(name), spec.federation)
+    with pytest.raises(UsageError, match="name one with --site"):
+        load_models(RunFolder.open(tmp_path / "run"), spec, bench, None)
+    (model,) = load_models(RunFolder.open(tmp_path / "run"), spec, bench, "bo")
+    assert model.keys() == bench.network().state_dict().keys()

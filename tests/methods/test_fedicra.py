@@ -51,7 +51,7 @@ class Structured(Selecting):
 
     def __init__(self, spec, sites):
         inner = make_learner(spec.learner, spec.federation)
-        Plain.__init__(self, spec, sites, SelectionLearner.around(inner, sides=True))
+        Plain.__init__(self, spec, sites, SelectionLearner.around(inner, 512))
         self.names = sorted(sites)
 
     def structured(self, site, alpha, tree, crf):

@@ -6,7 +6,6 @@ import torch
 from consilia.engines.inprocess import make_bench
 from consilia.methods import make_method
 from consilia.testing import run_toy
-from consilia.training.turns import split_steps
 from tests.methods.plain_personal import Plain, at_server, close, kept, spec_of, uneven
 from tests.methods.support import assert_same_state, ledger_fields
 
@@ -91,12 +90,3 @@ def test_a_site_keeps_its_head_while_it_is_away(tmp_path):
     assert_same_state(
         kept(tmp_path / "one", "anna", "own"), kept(tmp_path / "three", "anna", "own")
     )
-
-
-def test_steps_are_split_as_the_code_of_fedlppa_does():
-    assert split_steps(20, 0.4) == (8, 12)  # FedRep: rep_iters 12 of 20
-    assert split_steps(5, 0.6) == (3, 2)  # FedLC: 2 of 5
-    assert split_steps(5, 0.4) == (2, 3)  # FedICRA: 3 of 5
-    assert split_steps(1, 0.4) == (1, 1)
-    assert split_steps(3, 0.0) == (0, 3)
-    assert split_steps(3, 1.0) == (3, 0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from consilia.ops.reduce import mixtures, normalise, reduce
+from consilia.ops.reduce import mixtures, normalise, reduce, reduce_whole
 
 GROUPS = {"body": ("w", "n"), "head": ("rows",)}
 
@@ -109,3 +109,15 @@ def test_each_site_can_have_its_own_mixture():  # METHODS 3.9 fact 1
     }
     mixed = mixtures(decoders, matrix, decoders, ("w",))
     assert [float(mixed[k]["w"]) for k in "abc"] == pytest.approx([1.25, 1.75, 4])
+
+
+def test_whole_models_by_one_share_per_site():
+    updates = {"a": {"x": torch.tensor([0.0])}, "b": {"x": torch.tensor([4.0])}}
+    groups = {"body": ("x",)}
+    previous = {"x": torch.tensor([9.0])}
+    weights, parts = reduce_whole(previous, updates, {"a": 3.0, "b": 1.0}, groups)
+    assert weights["x"].item() == 1
+    assert parts == {"a": 0.75, "b": 0.25}
+    kept, parts = reduce_whole(previous, updates, {"a": 0.0, "b": 0.0}, groups)
+    assert kept["x"].item() == 9
+    assert parts == {"a": 0.0, "b": 0.0}

@@ -144,8 +144,9 @@ def test_a_broken_table_is_one_sentence(tmp_path, table, sentence):
 
 
 @pytest.fixture
-def study(tmp_path):
+def study(tmp_path, monkeypatch):
     """Write a tiny study with a paper's table beside it."""
+    monkeypatch.delenv("CONSILIA_DATA", raising=False)
     write_study(tmp_path, run={"rounds": 2, "evaluate": {"validation": 0.4}})
     tables = [table_of(LOCAL, FEDAVG, note="Another study."), table_of(ABLATION, what="parts")]
     write_toml(tmp_path / "published.toml", {"table": tables})

@@ -33,6 +33,8 @@ def test_another_run_is_never_written_over(folder):
 
 def test_where_a_run_computes_does_not_change_which_run_it_is():
     assert same_run(toy_spec(), toy_spec(engine={"threads": 2, "checkpoint_every": 9}))
+    assert same_run(toy_spec(), toy_spec(engine={"precision": "float32", "compile": "on"}))
+    assert not same_run(toy_spec(), toy_spec(engine={"precision": "bf16"}))
     assert not same_run(toy_spec(), toy_spec(training={"batch": 2}))
 
 

@@ -31,7 +31,7 @@ def test_the_inner_network_starts_as_it_would_alone(name):
     spec = toy_spec(learner={"name": name})
     inner = make_learner(spec.learner, spec.federation)
     states = []
-    for learner in (inner, SelectionLearner.around(inner, sides=True)):
+    for learner in (inner, SelectionLearner.around(inner, 512)):
         with seeded(0, "network", "main"):
             states.append(learner.build().state_dict())
     alone, inside = states

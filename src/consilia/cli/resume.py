@@ -10,10 +10,16 @@ from consilia.cli.show import metrics_table, out_json, progress
 
 def resume(run: Run, data: Data = None, as_json: AsJson = False) -> None:
     """Go on with a run from its last checkpoint; the result is the same as without the stop."""
+    from consilia.errors import UsageError
     from consilia.readers.site import data_root
     from consilia.runs.store import RunFolder
 
     folder = RunFolder.open(run)
+    if (run / "federation.json").is_file():
+        msg = (
+            f"run '{run}' is across hospitals; `consilia coordinator resume {run}` goes on with it"
+        )
+        raise UsageError(msg)
     spec = folder.spec()
     from consilia.engines.inprocess import run_in_process
     from consilia.runs.track import trackers

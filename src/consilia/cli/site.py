@@ -142,13 +142,13 @@ def ledger(
         out_json(found)
         return
     left = [line for line in found if line["direction"] == "up" and "field" in line]
+    if not left:
+        typer.echo("nothing has left")
+        return
     if lines:
         _lines(left)
     else:
         _sums(left)
-    if not left:
-        typer.echo("nothing has left")
-        return
     times = len({(x["run"], x["round"], x["verb"], x["time"]) for x in left})
     total = size(sum(line["bytes"] for line in left))
     odd = sorted({f"{x['message']}.{x['field']}" for x in left if _image_like(opened, x)})

@@ -57,8 +57,10 @@ from flwr.proto.control_pb2 import (
     StartRunRequest,
     StopRunRequest,
 )
+from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
+    PullAppMessagesRequest,
     PullTaskInputRequest,
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
@@ -66,6 +68,15 @@ from flwr.proto.runtime_pb2 import (
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_confirm_message_received_fn_protobuf,
+    make_pull_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    pull_and_inflate_object_from_tree,
+)
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -75,7 +86,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message
+from flwr.supernode.runtime.run_clientapp import push_message
 
 LOG = logging.getLogger("consilia")
 POLL = 0.2
@@ -486,15 +497,15 @@ def serve(
         note: A file that tells, should this process be killed, what it had in hand.
     """
     auth = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)
-    wanted = AcquireTaskRequest(supported_task_types=list(TaskType))
     worked = time.monotonic()
     with closing(_client(RuntimeHttpClient, address, ca, auth)) as client:
+        tray = _Tray(client)
         while not stopped.is_set():
             try:
                 _give_back(address, ca, note)
-                found = client.AcquireTask(wanted)
-                if found.token:
-                    _work(address, ca, str(found.token), answer, note)
+                token = tray.take()
+                if token is not None:
+                    _work(address, ca, token, answer, note, tray)
                     worked = time.monotonic()
                     continue
             except GONE as error:
@@ -503,13 +514,53 @@ def serve(
             stopped.wait(_pause(time.monotonic() - worked))
 
 
+class _Tray:
+    """The tasks of a SuperNode, taken one at a time, the oldest first."""
+
+    def __init__(self, client: RuntimeHttpClient) -> None:
+        self._client = client
+        self._next: str | None = None
+        self._lock = threading.Lock()
+
+    def take(self) -> str | None:
+        """Return the token of the next task, if there is one."""
+        with self._lock:
+            token, self._next = self._next, None
+            return token or self._acquire()
+
+    def holds_another(self) -> bool:
+        """Return whether a further task waits.
+
+        A SuperNode turns to its next message only when it is done with the last, so whatever is still
+        missing of that one will never come: its run was stopped meanwhile.
+        """
+        with self._lock:
+            self._next = self._next or self._acquire()
+            return self._next is not None
+
+    def _acquire(self) -> str | None:
+        wanted = AcquireTaskRequest(supported_task_types=list(TaskType))
+        return str(self._client.AcquireTask(wanted).token) or None
+
+
 def _work(
-    address: str, ca: bytes, token: str, answer: Callable[[Packet], Packet], note: Path
+    address: str,
+    ca: bytes,
+    token: str,
+    answer: Callable[[Packet], Packet],
+    note: Path,
+    tray: _Tray,
 ) -> None:
     with closing(_task_client(address, ca, token)) as client:
         heart = Heart(client)
         try:
-            message, context, _, _ = pull_task_input(client)  # the bundle is not looked at
+            try:
+                message, context = _receive(client, tray)
+            except ObjectPullError:
+                why = "its message never came"
+                failed = PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why)
+                client.PushTaskOutput(failed)
+                return
             _write_note(note, token, message)
             try:
                 content = to_content(answer(from_content(message.content)))
@@ -523,6 +574,39 @@ def _work(
         finally:
             heart.stop()
             note.unlink(missing_ok=True)
+
+
+def _receive(client: RuntimeHttpClient, tray: _Tray) -> tuple[Message, Context]:
+    """Return a task's message when all of it has come; the bundle of its run is not looked at."""
+    given = client.PullTaskInput(PullTaskInputRequest())
+    run, number = given.run.run_id, given.context.node_id
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = given.task_id, run, number
+    trees = client.PullMessages(PullAppMessagesRequest()).message_object_trees
+    if not trees:
+        raise ObjectPullError("message", "there is none")  # noqa: EM101 - Flower's own two words
+    node = ProtoNode(node_id=number)
+    fetch = make_pull_object_fn_protobuf(client.PullObject, node, run)
+
+    def pull(name: str) -> bytes:
+        try:
+            return fetch(name)
+        except ObjectUnavailableError:
+            if tray.holds_another():
+                raise ObjectPullError(name, "its run has ended") from None
+            raise
+
+    message = pull_and_inflate_object_from_tree(
+        trees[0],
+        pull,
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, node, run),
+        return_type=Message,
+        max_time=None,
+        max_tries_per_object=None,
+        initial_backoff=0.1,
+        backoff_cap=1.0,
+    )
+    message.metadata.__dict__["_message_id"] = trees[0].object_id  # as Flower's own process does
+    return message, Context(run, number, {}, RecordDict(), {})
 
 
 def _write_note(note: Path, token: str, message: Message) -> None:

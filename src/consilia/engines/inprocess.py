@@ -145,6 +145,7 @@ def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Work
         choose_device(spec),
         spec.seed,
         capture=spec.engine.capture == "auto",
+        compile_=spec.engine.compile == "on",
         precision=spec.engine.precision,
     )
 

@@ -15,10 +15,14 @@ from consilia.datasets.contract import Cases
 from consilia.declare import Federation
 from consilia.evaluate.metrics import classification_scores, segmentation_scores
 from consilia.payload import Weights
-from consilia.training.site import Workbench
+from consilia.training.site import Workbench, images_at_once
+from consilia.training.transfer import fill
 
 METRICS = ("dice", "iou", "hd95", "sensitivity", "precision")
+#: So many new images at least are predicted together.
 BATCH = 32
+#: How columns of probabilities begin; of the members of a panel there is a column each besides.
+PROBABILITY, MEMBER = "probability/", "probability-"
 
 
 @dataclass(frozen=True)
@@ -37,26 +41,33 @@ class Judgement:
         first = judgements[0]
         means = {key: _mean(np.array([j.means[key] for j in judgements])) for key in first.means}
         values = np.mean([j.values for j in judgements], axis=0)
-        return cls(means, first.case, first.group, first.columns, values)
+        columns = first.columns
+        if len(judgements) > 1 and columns and columns[0].startswith(PROBABILITY):
+            # Scores of the members are averaged, never those of their mean, so each is kept.
+            own = [i for i, name in enumerate(columns) if name.startswith(PROBABILITY)]
+            for member, judgement in enumerate(judgements, start=1):
+                values = np.concatenate([values, judgement.values[:, own]], 1)
+                columns += tuple(
+                    f"{MEMBER}{member}/{first.columns[i].removeprefix(PROBABILITY)}" for i in own
+                )
+        return cls(means, first.case, first.group, columns, values)
 
 
 def predict(bench: Workbench, weights: Weights, image: np.ndarray) -> Float[Tensor, "n k ..."]:
     """Return the probability of each label, `(n, k, h, w)` or `(n, k)`, on the CPU."""
-    network = bench.network()
-    state = network.state_dict()
+    network, many = bench.network(), images_at_once(image.shape[-2:], bench.device)
+    fill(bench.tensors(), weights)
+    network.eval()
     with torch.inference_mode(), bench.arithmetic():
-        for name, value in weights.items():
-            state[name].copy_(value)
-        network.eval()
         parts = [
             bench.learner.probabilities(
                 network,
-                torch.from_numpy(np.array(image[at : at + BATCH]))
+                torch.from_numpy(np.array(image[at : at + many]))
                 .to(bench.device)
                 .float()
                 .div_(255),
             ).cpu()
-            for at in range(0, len(image), BATCH)
+            for at in range(0, len(image), many)
         ]
     return torch.cat(parts)
 
@@ -103,7 +114,7 @@ def _judge_classes(federation: Federation, probability: np.ndarray, cases: Cases
         probability, cases.truth, federation.labels, federation.exclusive, known
     )
     columns = (
-        *(f"probability/{label}" for label in federation.labels),
+        *(f"{PROBABILITY}{label}" for label in federation.labels),
         *(f"truth/{label}" for label in federation.labels),
     )
     truth = cases.truth if known is None else np.where(known, cases.truth, np.nan)

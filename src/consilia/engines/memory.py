@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import ItemsView, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from safetensors.torch import load_file, save_file
+import torch
 from torch import Tensor
 
 from consilia.payload import flatten, load, save
 
 T = TypeVar("T")
+
+#: Where each tensor in a file of bare numbers may begin: at a multiple of the widest element's bytes.
+_ALIGNED = 8
 
 
 class MemoryStore:
@@ -30,7 +33,9 @@ class MemoryStore:
         self.cap = cap
         self._held: OrderedDict[str, Any] = OrderedDict()
         self._sizes: dict[str, int] = {}
+        self._total = 0
         self._files: dict[str, Path] = {}
+        self._of: defaultdict[str, set[str]] = defaultdict(set)
         self._written = 0
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -42,11 +47,15 @@ class MemoryStore:
         self._forget_file(key)
         self._held[key] = value
         self._held.move_to_end(key)
+        self._of[key.partition("/")[0]].add(key)
+        self._total -= self._sizes.get(key, 0)
         self._sizes[key] = sum(t.nbytes for t in flatten(value)[1].values())
-        while sum(self._sizes.values()) > self.cap and len(self._held) > 1:
+        self._total += self._sizes[key]
+        while self._total > self.cap and len(self._held) > 1:
             old = next(iter(self._held))
             self._write(old)
-            del self._held[old], self._sizes[old]
+            self._total -= self._sizes.pop(old)
+            del self._held[old]
 
     def get(self, key: str, kind: type[T]) -> T | None:
         """Return a remembered value, or `None`."""
@@ -59,6 +68,10 @@ class MemoryStore:
     def keys(self) -> tuple[str, ...]:
         """Return every key, sorted."""
         return tuple(sorted({*self._held, *self._files}))
+
+    def of(self, site: str) -> tuple[str, ...]:
+        """Return the keys of one site, sorted."""
+        return tuple(sorted(self._of.get(site, ())))
 
     def snapshot(self, folder: Path) -> None:
         """Put a file of every value into a folder."""
@@ -73,6 +86,7 @@ class MemoryStore:
         for path in sorted(folder.rglob("*.safetensors")):
             key = path.relative_to(folder).as_posix().removesuffix(".safetensors")
             self._files[key] = self._next_file()
+            self._of[key.partition("/")[0]].add(key)
             _link(path, self._files[key])
 
     def remove(self) -> None:
@@ -96,25 +110,47 @@ class MemoryStore:
 
 
 class DiskWeights(Mapping[str, Tensor]):
-    """Weights that wait on disk until they are read, and are not kept after."""
+    """Weights that wait on disk until they are read, and are not kept after.
+
+    The file holds bare numbers, one tensor after another: only this object can read it.
+    """
 
     def __init__(self, path: Path, weights: Mapping[str, Tensor]) -> None:
-        save_file({name: value.contiguous() for name, value in weights.items()}, path)
         self._path = path
-        self._names = tuple(weights)
+        self._parts: dict[str, tuple[int, torch.Size, torch.dtype]] = {}
+        at = 0
+        with path.open("wb", buffering=1 << 16) as handle:
+            for name, value in weights.items():
+                handle.write(bytes(-at % _ALIGNED))
+                at += -at % _ALIGNED
+                self._parts[name] = (at, value.shape, value.dtype)
+                handle.write(_bytes_of(value).numpy().data)
+                at += value.nbytes
+        self._size = at
 
     def __getitem__(self, name: str) -> Tensor:
-        return load_file(self._path)[name]
+        return self._read(
+            torch.from_file(str(self._path), size=self._size, dtype=torch.uint8), name
+        )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._parts)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._parts)
 
     def items(self) -> ItemsView[str, Tensor]:
         """Read the file once for all tensors."""
-        return load_file(self._path).items()
+        held = torch.from_file(str(self._path), size=self._size, dtype=torch.uint8)
+        return {name: self._read(held, name) for name in self._parts}.items()
+
+    def _read(self, held: Tensor, name: str) -> Tensor:
+        at, shape, kind = self._parts[name]
+        return held[at : at + shape.numel() * kind.itemsize].view(kind).view(shape)
+
+
+def _bytes_of(value: Tensor) -> Tensor:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 class Spool:
@@ -139,7 +175,7 @@ class Spool:
             self._held += size
             return message
         moved = {
-            name: DiskWeights(self.folder / f"{site}.{name}.safetensors", weights)
+            name: DiskWeights(self.folder / f"{site}.{name}.numbers", weights)
             for name, weights in heavy.items()
         }
         return dataclasses.replace(message, **moved)
@@ -147,7 +183,7 @@ class Spool:
     def clear(self) -> None:
         """Drop what was held."""
         self._held = 0
-        for path in self.folder.glob("*.safetensors"):
+        for path in self.folder.glob("*.numbers"):
             path.unlink()
 
     def remove(self) -> None:

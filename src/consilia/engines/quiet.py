@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from consilia.errors import UsageError
-
 #: Telemetry, update checks and run-time installs are off; Flower reads these when it is imported.
 QUIET: Mapping[str, str] = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -26,8 +24,3 @@ def hush(home: Path) -> None:
     """Prepare this process to import Flower; call it before `consilia.engines.flower` is imported."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ.update(quiet(home))
-    try:
-        import flwr  # noqa: F401
-    except ImportError:
-        msg = "a real federation needs Flower; install it with `pip install 'consilia[flower]'`"
-        raise UsageError(msg) from None

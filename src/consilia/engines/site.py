@@ -47,7 +47,7 @@ class SiteWorker:
         bench: Workbench,
         memories: MemoryStore,
         folder: Path | None = None,
-        discreet: bool = False,
+        reticent: bool = False,
     ) -> None:
         self.name = name
         self.method = method
@@ -57,7 +57,7 @@ class SiteWorker:
         self.bench = bench
         self.memories = memories
         self.folder = folder
-        self.discreet = discreet
+        self.reticent = reticent
         self.wire = wire_of(type(method))
         self._train = ResidentCases.of(data.train, data.view, bench.device, federation.exclusive)
 
@@ -84,11 +84,11 @@ class SiteWorker:
         return pack(reply, record.verb, self.name, record.round)
 
     def _told(self, error: Exception) -> str:
-        """Return what may be said of an error: a discreet site does not quote one it did not foresee."""
+        """Return what may be said of an error: a reticent site does not quote one it did not foresee."""
         if isinstance(error, MessageError):
             return str(error)
         kind = type(error).__name__
-        return f"{kind}; the site's log has the rest" if self.discreet else f"{kind}: {error}"
+        return f"{kind}; the site's log has the rest" if self.reticent else f"{kind}: {error}"
 
     def _introduce(self, record: Record) -> object:
         unpack(Hello, record)
@@ -167,7 +167,8 @@ class SiteWorker:
 
     def _overlays(self) -> dict[str, torch.Tensor]:
         prefix = f"{self.name}/overlay-"
-        names = [key.removeprefix(prefix) for key in self.memories.keys() if key.startswith(prefix)]  # noqa: SIM118
+        keys = self.memories.of(self.name)
+        names = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
         found = {name: self.memories.get(prefix + name, Overlay) for name in names}
         return {name: o.target.to(self.bench.device) for name, o in found.items() if o is not None}
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
+from jaxtyping import Float
 
 from consilia.evaluate.metrics import (
     Known,
@@ -24,6 +26,8 @@ from consilia.evaluate.metrics import (
 )
 
 Groups = Sequence[str] | np.ndarray
+#: The probabilities of one model, or of several.
+Models = Probability | Float[np.ndarray, "m n k"]
 
 EXACT_PATIENTS = 13  # up to here all 2^n sign patterns are fewer than the flips we would draw
 BLOCK = 2**21  # numbers held at once while resampling
@@ -106,7 +110,7 @@ def bootstrap_interval(
 
 
 def bootstrap_auroc_interval(
-    probability: Probability,
+    probability: Models,
     truth: Truth,
     groups: Groups,
     known: Known | None = None,
@@ -117,7 +121,9 @@ def bootstrap_auroc_interval(
 ) -> Interval:
     """Return the mean AUROC over labels with its percentile interval from a cluster bootstrap.
 
-    A label that loses one of its two classes in a resample is left out of that resample.
+    Of several models (seeds, or the members of a panel) the AUROC is the mean of theirs, never that
+    of their averaged probabilities: an ensemble is another method. A label that loses one of its two
+    classes in a resample is left out of that resample.
     """
     judged = _judge((probability,), truth, groups, known)
     drawn = (judged.resampled(0, draw) for draw in judged.draws(resamples, seed))
@@ -161,8 +167,8 @@ def paired_test(
 
 
 def paired_auroc_test(
-    probability_a: Probability,
-    probability_b: Probability,
+    probability_a: Models,
+    probability_b: Models,
     truth: Truth,
     groups: Groups,
     seed: int = 0,
@@ -176,10 +182,11 @@ def paired_auroc_test(
 
     Scores are first replaced by their ranks within each method (Venkatraman and Begg, 1996), so
     that methods on different scales can be swapped. The difference after any swap is then a sum
-    Σ ±c over patients (`_swap_effect`), so this is the sign-flip test of `paired_test` on c.
+    Σ ±c over patients (`_swap_effect`), so this is the sign-flip test of `paired_test` on c. Of several
+    models, c is the mean over all pairs of one's and the other's.
 
     Args:
-        probability_a: One method's probabilities, averaged over seeds.
+        probability_a: One method's probabilities, of one model or of several (seeds).
         probability_b: The other's, on the same images.
         truth: 1 where an image has a label.
         groups: The patient of each image.
@@ -217,7 +224,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 class _Judged:
     """Methods on the images and labels that AUROC is defined for."""
 
-    methods: tuple[np.ndarray, ...]  # (n, k) probabilities each
+    methods: tuple[np.ndarray, ...]  # (m, n, k) probabilities of the m models of each
     positive: np.ndarray  # (n, k)
     usable: np.ndarray  # (n, k)
     codes: np.ndarray  # (n,)
@@ -226,15 +233,17 @@ class _Judged:
     def patients(self) -> int:
         return len(np.unique(self.codes))
 
-    def labels(self, method: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Yield per label the usable images, and a method's scores and the truth on them."""
-        columns = zip(self.usable.T, self.methods[method].T, self.positive.T, strict=True)
+    def labels(self, model: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield per label the usable images, and a model's scores and the truth on them."""
+        columns = zip(self.usable.T, model.T, self.positive.T, strict=True)
         return ((seen, score[seen], positive[seen]) for seen, score, positive in columns)
 
     def auroc(self, method: int) -> float:
-        return float(
-            defined_mean(auroc_per_label(self.methods[method], self.positive, self.usable))
-        )
+        each = [
+            defined_mean(auroc_per_label(model, self.positive, self.usable))
+            for model in self.methods[method]
+        ]
+        return float(np.mean(each))
 
     def draws(self, resamples: int, seed: int) -> Iterator[np.ndarray]:
         """Yield how often each image occurs, in blocks of resamples."""
@@ -244,15 +253,24 @@ class _Judged:
 
     def resampled(self, method: int, weight: np.ndarray) -> np.ndarray:
         """Return the mean AUROC over labels under each weighting of the images."""
-        areas = [weighted_auroc(s, y, weight[:, seen]) for seen, s, y in self.labels(method)]
-        return defined_mean(np.stack(areas))
+        each = [
+            defined_mean(
+                np.stack(
+                    [weighted_auroc(s, y, weight[:, seen]) for seen, s, y in self.labels(model)]
+                )
+            )
+            for model in self.methods[method]
+        ]
+        return np.asarray(np.mean(each, axis=0))
 
     def swap_effects(self) -> np.ndarray:
         """Return per patient what its predictions contribute to the difference in AUROC."""
         effect = np.zeros(self.usable.shape)
-        pairs = zip(self.labels(0), self.labels(1), strict=True)
-        for column, ((seen, a, positive), (_, b, _)) in enumerate(pairs):
-            effect[seen, column] = _swap_effect(a, b, positive)
+        pairs = list(product(*self.methods))
+        for one, other in pairs:
+            both = zip(self.labels(one), self.labels(other), strict=True)
+            for column, ((seen, a, positive), (_, b, _)) in enumerate(both):
+                effect[seen, column] += _swap_effect(a, b, positive) / len(pairs)
         return np.bincount(self.codes, effect.mean(axis=1)) if effect.size else np.empty(0)
 
 
@@ -261,12 +279,14 @@ def _judge(
 ) -> _Judged:
     """Return what can be judged: labels with both classes, images with a usable label."""
     positive = truth.astype(bool)
-    usable = np.isfinite(np.stack(methods)).all(axis=0) & (known is None or known)
+    stacks = [method if method.ndim == 3 else method[None] for method in methods]
+    usable = np.isfinite(np.concatenate(stacks)).all(axis=0) & (known is None or known)
     labels = (usable & positive).any(axis=0) & (usable & ~positive).any(axis=0)
     images = usable[:, labels].any(axis=1)
     kept = np.ix_(images, labels)
     codes = _codes(np.asarray(groups)[images])
-    return _Judged(tuple(m[kept] for m in methods), positive[kept], usable[kept], codes)
+    chosen = tuple(np.stack([model[kept] for model in stack]) for stack in stacks)
+    return _Judged(chosen, positive[kept], usable[kept], codes)
 
 
 def _swap_effect(a: np.ndarray, b: np.ndarray, positive: np.ndarray) -> np.ndarray:

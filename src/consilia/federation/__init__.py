@@ -1,1 +1,9 @@
 """A real federation: the coordinator and the hospitals, their keys, invitations and processes."""
+
+from importlib.util import find_spec
+
+from consilia.errors import UsageError
+
+if find_spec("flwr") is None:
+    msg = "a real federation needs Flower; install it with `pip install 'consilia[flower]'`"
+    raise UsageError(msg)

@@ -23,6 +23,7 @@ from consilia.federation.coordinator import (
     run_record,
 )
 from consilia.federation.keys import read_key, read_public
+from consilia.federation.processes import running
 from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod
 from consilia.payload import Layout
@@ -70,6 +71,9 @@ def run_across(
         raise UsageError(msg)
     refuse_unfit(spec.method.name, method, spec.federation)
     refuse_uninvited(coordinator, spec)
+    if not running(coordinator.folder):
+        msg = f"the coordinator is down; `consilia coordinator up --at {coordinator.folder}` starts it"
+        raise UsageError(msg)
     federation = labels_seen(method, spec.federation)
     set_threads(spec)
     bench = make_bench(spec, method, federation)

@@ -115,7 +115,7 @@ def make_coordinator(
     *,
     host: str,
     port: int,
-    listen: str = "0.0.0.0",
+    listen: str = "127.0.0.1",
     superlink_port: int | None = None,
     certificate: tuple[Path, Path, Path] | None = None,
 ) -> dict[str, Path]:

@@ -242,7 +242,7 @@ class Desk:
             bench=make_bench(spec, method, federation),
             memories=state.memories,
             folder=self.folder / "predictions" / run,
-            discreet=True,
+            reticent=True,
         )
         self._held[run + study] = (worker, state)
         return worker, state

@@ -6,9 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-#: Hidden width of a side head.
-SIDE = 512
-
 
 class ChannelSelection(nn.Module):
     r"""Weighs the channels of a feature map by what is in it and by whose image it is.
@@ -82,13 +79,13 @@ class SelectingEncoder(nn.Module):
 
 
 class SideHead(nn.Sequential):
-    """Scores of a decoder level at its own resolution: 3x3 to 512 channels, then 1x1."""
+    """Scores of a decoder level at its own resolution: 3x3 to a hidden width, then 1x1."""
 
-    def __init__(self, width: int, outputs: int) -> None:
+    def __init__(self, width: int, outputs: int, hidden: int = 512) -> None:
         super().__init__(
-            nn.Conv2d(width, SIDE, 3, padding=1),
-            nn.BatchNorm2d(SIDE),
+            nn.Conv2d(width, hidden, 3, padding=1),
+            nn.BatchNorm2d(hidden),
             nn.ReLU(inplace=True),
             nn.Dropout2d(0.1),
-            nn.Conv2d(SIDE, outputs, 1, bias=False),
+            nn.Conv2d(hidden, outputs, 1, bias=False),
         )

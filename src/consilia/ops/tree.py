@@ -92,6 +92,8 @@ def spanning_tree(guide: Float[Tensor, "b g h w"]) -> Bool[Tensor, "b 4 h w"]:
         offer = torch.where(one == two, edges, rank)
         best = torch.full((b, n), edges, device=device)  # by component: the rank of its edge out
         best = best.scatter_reduce(1, one, offer, "amin").scatter_reduce(1, two, offer, "amin")
+        if device.type == "cpu" and not bool((best < edges).any()):
+            break  # one component is left; a GPU is not waited for
         chosen = F.pad(edge, (0, 1), value=edges).gather(1, best)  # `edges` where there is none
         taken = taken.scatter(1, chosen, value=True)
         # Hook each component to the one across its edge; of a pair that chose each other the smaller stays.

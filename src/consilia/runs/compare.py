@@ -242,33 +242,53 @@ def _refuse_mixture(runs: Mapping[str, _Runs], first: Mapping[str, Any]) -> None
 
 @dataclass(frozen=True)
 class _Cases:
-    """Per-case numbers of one method, seeds averaged, all sites together."""
+    """Per-case numbers of one method, all sites together.
+
+    Attributes:
+        values: A metric of each case, averaged over seeds; or, where `truth` is given, the
+            probabilities of each model (seeds, members of a panel), case and label.
+        truth: Of each case and label, NaN where nobody knows it.
+    """
 
     groups: np.ndarray
-    values: np.ndarray  # (n,) a metric, or (n, 2k) probabilities and truth
-    labels: int  # 0 for a per-case metric
+    values: np.ndarray  # (n,) or (m, n, k)
+    truth: np.ndarray | None = None  # (n, k)
 
 
 def _pooled(runs: _Runs, metric: str) -> _Cases | None:
-    """Return the cases of all sites, each averaged over seeds; `None` where a metric has no cases."""
+    """Return the cases of all sites; `None` where a metric has no cases."""
     if not runs.cases:
         return None
     tables = list(runs.cases.values())
     columns = list(next(iter(tables[0].values()))["values"])
-    probability = [c for c in columns if c.startswith("probability/")]
-    wanted = columns if probability and metric == "auroc" else [metric]
-    if not set(wanted) <= set(columns):
-        return None
-    groups, values = [], []
     # A test set that all sites share is what the study is judged on, as in `metrics.json`.
-    for site in [COMMON] if COMMON in tables[0] else list(tables[0]):
-        groups += [f"{site}/{group}" for group in tables[0][site]["group"]]
-        seeds = [[_numbers(table[site]["values"][c]) for c in wanted] for table in tables]
-        values.append(np.mean(seeds, axis=0).T)  # (n, columns)
-    stacked = np.concatenate(values)
-    if wanted == [metric]:
-        stacked = stacked[:, 0]
-    return _Cases(np.array(groups), stacked, len(probability) if wanted != [metric] else 0)
+    sites = [COMMON] if COMMON in tables[0] else list(tables[0])
+    groups = np.array([f"{site}/{group}" for site in sites for group in tables[0][site]["group"]])
+
+    def read(wanted: Sequence[str], table: Mapping[str, Any]) -> np.ndarray:
+        """Return some columns of one seed, (n, columns)."""
+        parts = [[_numbers(table[site]["values"][c]) for c in wanted] for site in sites]
+        return np.concatenate([np.array(part).T for part in parts])
+
+    models = _models(columns)
+    if models and metric == "auroc":
+        labels = [c for c in columns if c.startswith("truth/")]
+        each = [read(model, table) for table in tables for model in models]
+        return _Cases(groups, np.stack(each), read(labels, tables[0]))
+    if metric not in columns:
+        return None
+    return _Cases(groups, np.mean([read([metric], table)[:, 0] for table in tables], axis=0))
+
+
+def _models(columns: Sequence[str]) -> list[list[str]]:
+    """Return the columns of each model's probabilities: those of a panel's members, or the only one's."""
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        kind = column.partition("/")[0]
+        if kind.startswith("probability"):
+            found.setdefault(kind, []).append(column)
+    members = [names for kind, names in found.items() if kind != "probability"]
+    return members or list(found.values())
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:
@@ -278,26 +298,19 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 def _interval(cases: _Cases | None) -> Interval | None:
     if cases is None:
         return None
-    if not cases.labels:
+    if cases.truth is None:
         return bootstrap_interval(cases.values, cases.groups)
-    probability, truth = cases.values[:, : cases.labels], cases.values[:, cases.labels :]
-    return bootstrap_auroc_interval(probability, truth > 0.5, cases.groups, np.isfinite(truth))
+    known = np.isfinite(cases.truth)
+    return bootstrap_auroc_interval(cases.values, cases.truth > 0.5, cases.groups, known)
 
 
 def _test(one: _Cases | None, other: _Cases | None) -> PairedTest | None:
     if one is None or other is None:
         return None
-    if not one.labels:
+    if one.truth is None:
         return paired_test(one.values, other.values, one.groups)
-    k = one.labels
-    truth = one.values[:, k:]  # NaN where nobody knows it
-    return paired_auroc_test(
-        one.values[:, :k],
-        other.values[:, :k],
-        truth > 0.5,
-        one.groups,
-        known=np.isfinite(truth),
-    )
+    known = np.isfinite(one.truth)
+    return paired_auroc_test(one.values, other.values, one.truth > 0.5, one.groups, known=known)
 
 
 def _row(

@@ -54,7 +54,8 @@ class EngineSettings(Declared):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     capture: Literal["auto", "off"] = "auto"
-    precision: Literal["float32", "bf16"] = "float32"
+    compile: Literal["on", "off"] = "off"
+    precision: Literal["tf32", "float32", "bf16"] = "tf32"
     threads: Count | None = None
     memory_mib: Count = 256
     checkpoint_every: Count = 5

@@ -224,8 +224,13 @@ def plain_json(value: Any) -> Any:
 
 
 def same_run(one: RunSpec, other: RunSpec) -> bool:
-    """Return whether two specs ask for the same result; where they compute does not matter."""
-    return one.model_dump(exclude={"engine"}) == other.model_dump(exclude={"engine"})
+    """Return whether two specs ask for the same result; where they compute does not matter.
+
+    bf16 does: it changes results beyond rounding.
+    """
+    half = [spec.engine.precision == "bf16" for spec in (one, other)]
+    same = one.model_dump(exclude={"engine"}) == other.model_dump(exclude={"engine"})
+    return same and half[0] == half[1]
 
 
 def environment(data: Path | None = None) -> dict[str, Any]:

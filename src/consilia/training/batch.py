@@ -79,10 +79,13 @@ class ResidentCases:
     def of(
         cls, cases: Cases, view: LabelView, device: torch.device, exclusive: bool = True
     ) -> ResidentCases:
-        """Bring a site's cases onto the device, once."""
+        """Bring a site's cases onto the device, once; on a CPU they are not copied where that can be."""
 
         def put(array: np.ndarray | None) -> Tensor | None:
-            return None if array is None else torch.from_numpy(np.array(array)).to(device)
+            if array is None:
+                return None
+            plain = array.flags.writeable and array.flags.c_contiguous  # PyTorch asks for no less
+            return torch.from_numpy(array if plain else np.array(array)).to(device)
 
         labels = view.known_labels.shape[1]
         # What an image-level label says where it is not known is nobody's business: it becomes 0.

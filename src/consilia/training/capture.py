@@ -35,7 +35,7 @@ PAYS_ONCE = 24
 KEPT = 64
 #: Names whose use in a plain loss says that it needs the host, or changes something there.
 HOST = frozenset({"append", "cpu", "extend", "generator", "item", "numpy", "tolist"})
-WARM_UP = 3
+WARM_UP = 2
 
 Step = Callable[[], None]
 
@@ -63,7 +63,6 @@ class Job:
         source: Where batches are cut: a site's images, or views of them made beforehand.
         rates: The learning rate of each step.
         networks: Every network of the workbench: a loss may read those that do not learn.
-        placement: The site, where networks keep something apart for each.
         arithmetic: Returns the context in which networks and losses compute.
     """
 
@@ -79,7 +78,6 @@ class Job:
     rule: Rule
     state: OptimizerState
     networks: Mapping[str, nn.Module]
-    placement: str | None
     arithmetic: Callable[[], AbstractContextManager[object]]
 
     def cut(self, planned: Planned) -> Batch:
@@ -110,10 +108,14 @@ class Captures:
 
     Attributes:
         record: Records a step and returns what replays it; tests put a plain function here.
+        compile: Whether networks are compiled for the recorded steps.
     """
 
-    def __init__(self, record: Callable[[Step], Step] | None = None) -> None:
+    def __init__(
+        self, record: Callable[[Step], Step] | None = None, compile_: bool = False
+    ) -> None:
         self.record = CudaRecorder() if record is None else record
+        self.compile = compile_
         self._optimizers: OrderedDict[Hashable, StandingOptimizer] = OrderedDict()
         self._recorded: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._seen: Counter[Hashable] = Counter()
@@ -122,7 +124,7 @@ class Captures:
 
     def train(self, job: Job) -> tuple[Tensor, torch.optim.Optimizer]:
         """Run a job; return the sum of its losses, on the device, and the optimiser at its end."""
-        where = (_memory_of(job.networks), job.placement)
+        where = _memory_of(job.networks)
         standing = self._standing(job, where)
         standing.begin(job.state)
         counts = Counter(map(len, job.plan))
@@ -169,9 +171,11 @@ class Captures:
         self._seen[kind] += count
         if (self._seen[kind] < PAYS) if job.lasting else (count < PAYS_ONCE):
             return None
+        recorded = self._recorded_compiled(job, standing, planned) if self.compile else None
         try:
-            with unchanged(job.networks, standing):
-                recorded = Recorded(job, standing, planned, self.record)
+            if recorded is None:
+                with unchanged(job.networks, standing):
+                    recorded = Recorded(job, standing, planned, self.record)
         except Exception as error:  # whatever cannot be recorded still trains, eagerly
             self._refuse(kind, error)
             return None
@@ -180,6 +184,21 @@ class Captures:
             while len(self._recorded) > KEPT:
                 self._recorded.popitem(last=False)
         return recorded
+
+    def _recorded_compiled(
+        self, job: Job, standing: StandingOptimizer, planned: Planned
+    ) -> Recorded | None:
+        """Return the step with compiled networks; `None`, from now on, where that fails."""
+        try:
+            with unchanged(job.networks, standing), compiled(job.networks):
+                return Recorded(job, standing, planned, self.record)
+        except Exception as error:  # without a compiler one can still record
+            LOG.warning("networks run uncompiled: %s", str(error).strip().partition("\n")[0])
+            LOG.debug("not compiled", exc_info=error)
+            self.compile = False
+            if isinstance(error, BrokenRecordingError):
+                self._recorded.clear()
+            return None
 
     def _refuse(self, kind: Hashable, error: Exception) -> None:
         if not self._refused:
@@ -325,9 +344,11 @@ class CudaRecorder:
             self._pool = torch.cuda.graph_pool_handle()
         before = torch.cuda.current_stream()
         self._stream.wait_stream(before)
-        with torch.cuda.stream(self._stream), never_waiting():
-            for _ in range(WARM_UP):
-                step()
+        with torch.cuda.stream(self._stream):
+            step()  # what is made only once may wait: choosing kernels, compiling
+            with never_waiting():
+                for _ in range(WARM_UP):
+                    step()
         before.wait_stream(self._stream)
         numbers = torch.cuda.default_generators[torch.cuda.current_device()]
         spare = numbers.clone_state()
@@ -355,6 +376,22 @@ def never_waiting() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def compiled(networks: Mapping[str, nn.Module]) -> Iterator[None]:
+    """Let the parts of networks run compiled: small operations are fused, random numbers stay as they are.
+
+    Only here: what a recording has taken over stays compiled, and other shapes never compile anew.
+    """
+    parts = [part for network in networks.values() for part in network.children()]
+    for part in parts:
+        part.forward = torch.compile(part.forward, dynamic=False, options={"fallback_random": True})
+    try:
+        yield
+    finally:
+        for part in parts:
+            del part.forward  # the class's own appears again
 
 
 @contextmanager

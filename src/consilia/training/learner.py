@@ -91,7 +91,10 @@ class Learner(ABC):
         return tuple(n for n in network.state_dict() if n.startswith(("decoder.", "head.")))
 
     def place(self, network: nn.Module, federation: Federation, site: str) -> None:  # noqa: B027  # most need not know
-        """Tell a network whose images come next, for those that keep something apart per site."""
+        """Tell a network whose images come next, for those that keep something apart per site.
+
+        What it tells is written into tensors that stay where they are: one recorded step serves all sites.
+        """
 
     def decide(self, probability: Float[Tensor, "b k h w"]) -> UInt8[Tensor, "b h w"]:
         """Return the index map: the likeliest label where it beats one half, else background."""

@@ -184,7 +184,6 @@ def job_of(
         rule=rule,
         state=state,
         networks=site.bench.networks,
-        placement=site.bench.placement,
         arithmetic=site.bench.arithmetic,
     )
 

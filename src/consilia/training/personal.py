@@ -78,7 +78,9 @@ def learn_shares(
             if threshold is not None and steady(means, threshold=threshold):
                 break
     site.load(buffers)
-    return {name: share.cpu() for name, share in mix.items()}
+    for parameter in mixed.values():
+        parameter.grad = None
+    return {name: share.to("cpu", copy=True) for name, share in mix.items()}
 
 
 @dataclass(frozen=True)

@@ -33,17 +33,17 @@ class SelectionLearner(Learner):
     Attributes:
         inner: What learns otherwise: its loss, its outputs and the rest of its network.
         plain: The one-decoder learner at its core.
-        sides: Whether the decoder's upper levels have score maps of their own.
+        sides: Hidden width of the score maps that the decoder's upper levels have; 0 for none.
     """
 
     network: str
     objective: str
     inner: Learner
     plain: PlainLearner
-    sides: bool
+    sides: int
 
     @classmethod
-    def around(cls, chosen: Learner, sides: bool = False) -> SelectionLearner:
+    def around(cls, chosen: Learner, sides: int = 0) -> SelectionLearner:
         """Return the learner for what a run file chose."""
         plain = chosen.plain if isinstance(chosen, TwoDecoders) else chosen
         assert isinstance(plain, PlainLearner), "run files choose plain learners or two decoders"
@@ -57,7 +57,7 @@ class SelectionLearner(Learner):
         )
         if self.sides:
             network.sides = nn.ModuleList(
-                SideHead(_out_width(level), len(self.head_rows()))
+                SideHead(_out_width(level), len(self.head_rows()), self.sides)
                 for level in self._levels(network)
             )
         return network

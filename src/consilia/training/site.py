@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from consilia.training.seeds import generator, seeded
 from consilia.training.settings import Training
 from consilia.training.transfer import fetch, fill
 
+Precision = Literal["tf32", "float32", "bf16"]
+
 #: The overlay that replaces the declared labels; others are a method's own (temporal targets).
 LABELS = "labels"
 
@@ -48,7 +51,8 @@ class Workbench:
         seed: int,
         *,
         capture: bool = False,
-        precision: Literal["float32", "bf16"] = "float32",
+        compile_: bool = False,
+        precision: Precision = "tf32",
     ) -> None:
         self.learner = learner
         self.federation = federation
@@ -56,10 +60,14 @@ class Workbench:
         self.seed = seed
         self.precision = precision
         #: Training steps recorded on a GPU; `None` where every step runs eagerly.
-        self.captures = Captures() if capture and device.type == "cuda" else None
+        self.captures: Captures | None = None
+        if device.type == "cuda":
+            round_factors(precision)
+            self.captures = Captures(compile_=compile_) if capture else None
         self._networks: dict[str, nn.Module] = {}
         self._tensors: dict[str, dict[str, Tensor]] = {}
         self._site: str | None = None
+        self._sites = frozenset(federation.sites)
         self.groups = learner.groups(self.network())
         self.layout: Layout = layout_of(self.groups, self.network(), federation)
 
@@ -83,14 +91,9 @@ class Workbench:
         """Every network that has been built, by name."""
         return self._networks
 
-    @property
-    def placement(self) -> str | None:
-        """The site whose images come next, where the networks keep something apart for each."""
-        return None if type(self.learner).place is Learner.place else self._site
-
     def arithmetic(self) -> AbstractContextManager[object]:
         """Return the context in which networks and losses compute: float32, or bf16 by choice."""
-        if self.precision == "float32":
+        if self.precision != "bf16":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
@@ -106,7 +109,7 @@ class Workbench:
             self._place(network)
 
     def _place(self, network: nn.Module) -> None:
-        if self._site in self.federation.sites:
+        if self._site is not None and self._site in self._sites:
             self.learner.place(network, self.federation, self._site)
 
     def start(self, name: str = "main", init: Path | None = None) -> dict[str, Tensor]:
@@ -116,6 +119,19 @@ class Workbench:
         if init is not None:
             fresh.load_state_dict(read_init(init, fresh.state_dict()))
         return {key: value.detach().clone() for key, value in fresh.state_dict().items()}
+
+
+def round_factors(precision: Precision) -> None:
+    """Let a GPU round the factors of products to TF32, or not; sums stay float32 (decision 0019)."""
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
+    torch.backends.cuda.matmul.allow_tf32 = precision != "float32"
+
+
+def images_at_once(size: Sequence[int], device: torch.device) -> int:
+    """Return how many images to look at together: more on a GPU, where few small ones leave it idle."""
+    if device.type != "cuda":
+        return 32
+    return max(32, min(256, 2**21 // math.prod(size)))
 
 
 def laid_out(network: nn.Module, device: torch.device) -> nn.Module:
@@ -266,8 +282,8 @@ class Site:
         module = self.bench.network(network)
         module.eval()
         with torch.no_grad(), self.bench.arithmetic():
-            parts = [self.learner.probabilities(module, part) for part in torch.split(image, 32)]
-        return torch.cat(parts)
+            parts = torch.split(image, images_at_once(image.shape[-2:], self.bench.device))
+            return torch.cat([self.learner.probabilities(module, part) for part in parts])
 
     def foreground(self, network: str = "main") -> Tensor:
         """Return the first label's probability in every training image, not augmented."""

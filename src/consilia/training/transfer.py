@@ -1,4 +1,8 @@
-"""Weights between a network and the messages: in place, and across to a GPU in one piece."""
+"""Weights between a network and the messages: in place, and across to a GPU in one piece.
+
+What crosses lies in pinned memory, which PyTorch keeps and hands out again: the copy is several times
+faster than from fresh pages, of which each is first touched one by one.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,11 @@ def fetch(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             for name, tensor in tensors.items()
         }
     found: dict[str, Tensor] = {}
-    for names in _alike(tensors).values():
+    for (kind, device), names in _alike(tensors).items():
         flat = torch.cat([tensors[name].detach().reshape(-1) for name in names])
-        found |= _cut(flat.cpu(), {name: tensors[name].shape for name in names})
+        landed = torch.empty(flat.shape, dtype=kind, pin_memory=device.type == "cuda")
+        landed.copy_(flat)
+        found |= _cut(landed, {name: tensors[name].shape for name in names})
     return {name: found[name] for name in tensors}
 
 
@@ -42,9 +48,12 @@ def _arrived(tensors: Mapping[str, Tensor], weights: Weights) -> Weights:
     if not crossing:
         return weights
     found = dict(weights)
-    for (_, device), names in _alike(crossing, tensors).items():
-        flat = torch.cat([crossing[name].reshape(-1) for name in names])
-        found |= _cut(flat.to(device), {name: crossing[name].shape for name in names})
+    for (kind, device), names in _alike(crossing, tensors).items():
+        parts = [crossing[name].reshape(-1) for name in names]
+        flat = torch.empty(sum(map(len, parts)), dtype=kind, pin_memory=True)
+        torch.cat(parts, out=flat)
+        shapes = {name: crossing[name].shape for name in names}
+        found |= _cut(flat.to(device, non_blocking=True), shapes)
     return found
 
 

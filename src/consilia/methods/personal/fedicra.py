@@ -33,6 +33,9 @@ class FedICRA(Adaptive):
     )
     tree: float = hyper(0.1, "weight of the tree energy", source="METHODS 3.8")
     crf: float = hyper(0.1, "weight of the gated CRF", source="METHODS 3.8")
+    side: int = hyper(
+        512, "hidden width of the score maps at each scale", source="authors' code", low=1
+    )
     head_part: float = hyper(
         0.4,
         "part of a round's steps that train the head, before the others train the rest",
@@ -65,7 +68,7 @@ class FedICRA(Adaptive):
 
     def learner(self, chosen: Learner) -> Learner:
         """Add channel selection and side heads to what the run file chose."""
-        return SelectionLearner.around(chosen, sides=True)
+        return SelectionLearner.around(chosen, self.side)
 
     def train(self, site: Site) -> Trained:
         """Train the head on the mixture, then the rest."""
