@@ -54,6 +54,12 @@ test-federation: .venv/.dev  ## every method, fault and intruder over real proce
 bench: .venv/.dev  ## ratios against a bare PyTorch loop, on this CPU
 	$(BIN)/python -m benchmarks.run
 
+bench-gpu: .venv/.dev  ## the captured step against the eager loop, on this machine's GPU
+	$(BIN)/python -m benchmarks.gpu
+
+bench-peers: .venv/.dev  ## the same FedAvg under other frameworks, each in its own environment
+	$(BIN)/python -m benchmarks.peers.run --noop && $(BIN)/python -m benchmarks.peers.run
+
 docs: .venv/.dev  ## build the site, warnings are errors
 	$(BIN)/mkdocs build --strict --quiet
 

@@ -561,8 +561,8 @@ CASES = [
     command(
         "unknown study",
         "run phantom-mixd",
-        "no study or run file named 'phantom-mixd'; did you mean 'phantom-mixed'? (built in: "
-        f"{', '.join(studies())})",
+        "no study or run file named 'phantom-mixd'; did you mean 'phantom-mixed'? (`consilia studies` "
+        f"lists all {len(studies())})",
     ),
     # --- run.toml: its keys
     asked(

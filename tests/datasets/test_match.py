@@ -48,3 +48,18 @@ def test_a_view_knows_nothing_of_labels_that_are_missing():
     assert found.constraint[:, 1].all()
     assert not found.constraint[:, [0, 2]].any()
     assert match_view(view, (0, 1)) is view
+
+
+def test_a_federation_may_study_the_first_labels_of_a_dataset_alone():
+    columns = Cases(
+        np.zeros((2, 1, 4, 4), np.uint8),
+        np.array([[1, 0, 1], [0, 1, 1]], np.uint8),
+        ("a", "b"),
+        ("a", "b"),
+    )
+    assert match_cases(columns, (0, 1)).truth.tolist() == [[1, 0], [0, 1]]
+    mask = np.array([[[0, 1], [2, 3]]], np.uint8)
+    drawn = Cases(np.zeros((1, 1, 2, 2), np.uint8), mask, ("a",), ("a",))
+    assert match_cases(drawn, (0, 1)).truth.tolist() == [[[0, 1], [2, 0]]]
+    view = LabelView(columns.truth, np.ones((2, 3), dtype=bool))
+    assert match_view(view, (0, 1)).known_labels.shape == (2, 2)

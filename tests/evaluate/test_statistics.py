@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from itertools import product
 
 import numpy as np
@@ -327,3 +328,33 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(values):
                 break
             rejected.add(name)
         assert rejected == {name for name, p in adjusted.items() if p <= alpha}
+
+
+def test_strata_count_alike_however_many_patients_they_have():
+    values = np.array([0.0] * 30 + [1.0, 0.8])
+    sites = ["large"] * 30 + ["small"] * 2
+    found = s.bootstrap_interval(values, names(np.arange(32)), strata=sites)
+    assert found.value == pytest.approx(0.45)
+    assert (found.low, found.high) == pytest.approx((0.4, 0.5))
+    assert s.bootstrap_interval(values, names(np.arange(32))).value < 0.1
+
+
+def test_a_paired_difference_of_strata_is_the_mean_of_theirs():
+    a, b = np.array([0.5, 0.5, 0.5, 0.9]), np.array([0.4, 0.4, 0.4, 0.5])
+    found = s.paired_test(a, b, list("pqrt"), strata=["x", "x", "x", "y"])
+    assert found.difference == pytest.approx((0.1 + 0.4) / 2)
+    effects = [0.1 / 3] * 3 + [0.4]
+    signs = list(itertools.product((1, -1), repeat=4))
+    far = sum(abs(sum(f * e for f, e in zip(x, effects, strict=True))) >= 0.5 - 1e-9 for x in signs)
+    assert found.p == pytest.approx(far / len(signs))
+
+
+def test_several_models_score_the_mean_of_their_areas_not_that_of_their_mean():
+    truth = np.array([[1], [1], [0], [0]], dtype=bool)
+    one = np.array([[0.9], [0.1], [0.5], [0.2]])
+    two = np.array([[0.1], [0.9], [0.2], [0.5]])
+    found = s.bootstrap_auroc_interval(np.stack([one, two]), truth, list("abcd"), resamples=20)
+    assert found.value == pytest.approx(0.5)
+    assert s.bootstrap_auroc_interval((one + two) / 2, truth, list("abcd")).value == 1.0
+    tested = s.paired_auroc_test(np.stack([one, two]), one, truth, list("abcd"), resamples=20)
+    assert tested.difference == pytest.approx(0, abs=1e-12)

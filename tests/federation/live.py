@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tomli_w
@@ -101,8 +102,9 @@ class Live:
                 child.kill()
             child.wait()
             child.stdout.close()
-        for folder in [*(f.folder for f in self.folders.values()), self.coordinator.folder]:
-            processes.stop(folder)
+        folders = [*(f.folder for f in self.folders.values()), self.coordinator.folder]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(processes.stop, folders))
 
     # --- runs ---
 

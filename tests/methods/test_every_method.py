@@ -28,6 +28,24 @@ def spec_for(name, task=None, **changes):
     return pytest.skip(f"{name} does not serve this federation")
 
 
+#: A method's tests stay on one worker, which makes its first run once.
+EVERY = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS]
+
+
+@pytest.fixture(scope="session")
+def first_run(tmp_path_factory):
+    """Return a method's plain toy run, its folder and its metrics, which several tests look at."""
+    kept = {}
+
+    def make(name):
+        if name not in kept:
+            path = tmp_path_factory.mktemp(f"first-{name}") / "run"
+            kept[name] = path, run_toy(spec_for(name), path)
+        return kept[name]
+
+    return make
+
+
 def changes_for(task, changes):
     """Return changes with the form of supervision that a task has in place of masks."""
     if task == "segmentation" or "sites" not in changes:
@@ -38,7 +56,7 @@ def changes_for(task, changes):
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY)
 def test_it_trains_and_its_numbers_are_finite(name, task, tmp_path):
     metrics = run_toy(spec_for(name, task), tmp_path / "run")
     assert set(metrics["sites"]) == {"anna", "bo", "cleo"}
@@ -50,38 +68,39 @@ def test_it_trains_and_its_numbers_are_finite(name, task, tmp_path):
         assert all(math.isfinite(v) for site in told["sites"].values() for v in site.values())
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_same_run_twice_is_the_same(name, tmp_path):
-    spec = spec_for(name)
-    one, two = (run_toy(spec, tmp_path / part) for part in ("one", "two"))
+@pytest.mark.parametrize("name", EVERY)
+def test_the_same_run_twice_is_the_same(name, first_run, tmp_path):
+    path, one = first_run(name)
+    two = run_toy(spec_for(name), tmp_path / "two")
     assert without_times(one) == without_times(two)
-    assert_same_state(final_state(tmp_path / "one"), final_state(tmp_path / "two"))
+    assert_same_state(final_state(path), final_state(tmp_path / "two"))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_another_seed_is_another_run(name, tmp_path):
-    run_toy(spec_for(name), tmp_path / "one")
+@pytest.mark.parametrize("name", EVERY)
+def test_another_seed_is_another_run(name, first_run, tmp_path):
+    path, _ = first_run(name)
     run_toy(spec_for(name, seed=1), tmp_path / "two")
-    one, two = final_state(tmp_path / "one"), final_state(tmp_path / "two")
+    one, two = final_state(path), final_state(tmp_path / "two")
     assert any(not torch.equal(one[tensor], two[tensor]) for tensor in one)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_order_of_sites_in_the_file_does_not_matter(name, tmp_path):
+@pytest.mark.parametrize("name", EVERY)
+def test_the_order_of_sites_in_the_file_does_not_matter(name, first_run, tmp_path):
     spec = spec_for(name)
     turned = spec.model_copy(
         update={
             "federation": spec.federation.model_copy(update={"site": spec.federation.site[::-1]})
         }
     )
-    one, two = run_toy(spec, tmp_path / "one"), run_toy(turned, tmp_path / "two")
+    _, one = first_run(name)
+    two = run_toy(turned, tmp_path / "two")
     assert without_times(one) == without_times(two)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_stopped_run_goes_on_to_the_bit(name, tmp_path):
+@pytest.mark.parametrize("name", EVERY)
+def test_a_stopped_run_goes_on_to_the_bit(name, first_run, tmp_path):
     spec = spec_for(name)
-    run_toy(spec, tmp_path / "whole")
+    uncut, metrics = first_run(name)
 
     class StopError(Exception):
         pass
@@ -94,12 +113,10 @@ def test_a_stopped_run_goes_on_to_the_bit(name, tmp_path):
     with pytest.raises(StopError):
         run_in_process(spec, tmp_path / "cut", data=tmp_path, sites=sites, listeners=(stop,))
     resumed = run_toy(spec, tmp_path / "cut")
-    assert without_times(resumed) == without_times(
-        json.loads((tmp_path / "whole/metrics.json").read_text())
-    )
-    assert_same_state(final_state(tmp_path / "cut"), final_state(tmp_path / "whole"))
+    assert without_times(resumed) == without_times(metrics)
+    assert_same_state(final_state(tmp_path / "cut"), final_state(uncut))
     for name_ in ("ledger.jsonl", "rounds.jsonl"):
-        cut, whole = ((tmp_path / p / name_).read_text().splitlines() for p in ("cut", "whole"))
+        cut, whole = ((p / name_).read_text().splitlines() for p in (tmp_path / "cut", uncut))
         assert len(cut) == len(whole)
 
 
@@ -108,7 +125,7 @@ def toy_sites_of(spec):
     return toy_sites(spec.model_copy(update={"federation": federation}))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY)
 def test_an_absent_site_and_a_late_one_are_survived(name, tmp_path):
     spec = spec_for(name, rounds=4, participation={"absent": {"anna": [2]}, "joins": {"cleo": 3}})
     run_toy(spec, tmp_path / "run")
@@ -119,9 +136,9 @@ def test_an_absent_site_and_a_late_one_are_survived(name, tmp_path):
         assert lines[2]["events"] == [{"site": "cleo", "event": "joined"}]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_only_what_its_types_declare_leaves_a_site(name, tmp_path):
-    run_toy(spec_for(name), tmp_path / "run")
+@pytest.mark.parametrize("name", EVERY)
+def test_only_what_its_types_declare_leaves_a_site(name, first_run):
+    path, _ = first_run(name)
     wire = wire_of(METHODS[name].method)
     for kind, direction, verb in (
         (wire.intro, "up", "introduce"),
@@ -133,12 +150,12 @@ def test_only_what_its_types_declare_leaves_a_site(name, tmp_path):
             for member in Wire.members(kind)
             for field in dataclasses.fields(member)
         }
-        seen = ledger_fields(tmp_path / "run", direction, verb)
+        seen = ledger_fields(path, direction, verb)
         assert seen
         assert seen <= declared
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY)
 def test_sites_without_labels_are_judged_all_the_same(name, tmp_path):
     sites = [
         {"name": "anna", "supervision": "mask"},
@@ -151,7 +168,7 @@ def test_sites_without_labels_are_judged_all_the_same(name, tmp_path):
     assert metrics["sites"]["bo"][key] is not None
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_site_of_three_images_trains(name, tmp_path):
     spec = spec_for(name)
     sites = toy_sites_of(spec)
@@ -161,14 +178,14 @@ def test_a_site_of_three_images_trains(name, tmp_path):
     assert line["events"] == []
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_hyper_parameter_says_where_it_is_from(name):
     for field in dataclasses.fields(METHODS[name].method):
         assert field.metadata["meaning"]
         assert field.metadata["source"]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EVERY)
 def test_its_module_is_small_and_its_card_is_filled(name):
     method, card = METHODS[name].method, METHODS[name].card
     lines = inspect.getsource(inspect.getmodule(method)).splitlines()

@@ -98,6 +98,14 @@ def pseudo(p, known, labelled, exclusive, single, high, low):
     return labels
 
 
+def chance(p, weight, use):
+    """Return a probability as it is, or with the odds divided by the weight of positives."""
+    if not use["unweighted"]:
+        return p
+    odds = p / (1 - p) / weight
+    return odds / (1 + odds)
+
+
 def plain_run(spec, sites):
     """Section 2.3 and 2.4 of the paper in plain loops; returns the weights and what was counted."""
     exclusive, use = spec.federation.exclusive, {**vars(make_method("fedlsm")), **LOOSE}
@@ -132,7 +140,7 @@ def plain_run(spec, sites):
                         score.append(-sum(q * math.log(q) for q in logits.softmax(0).tolist()))
                         continue
                     open_ = [c for c in range(3) if not known[i, c]]
-                    q = logits.sigmoid().tolist()
+                    q = [chance(v, weight[c], use) for c, v in enumerate(logits.sigmoid().tolist())]
                     bits = [
                         -(q[c] * math.log2(q[c]) + (1 - q[c]) * math.log2(1 - q[c])) for c in open_
                     ]
@@ -176,6 +184,9 @@ def plain_run(spec, sites):
                 with torch.no_grad():
                     out = teacher(torch.cat(asked))
                     p = out.softmax(1) if exclusive else out.sigmoid()
+                    if not exclusive:
+                        p = [[chance(float(v), weight[c], use) for c, v in enumerate(q)] for q in p]
+                        p = torch.tensor(p)
                 adam.zero_grad()
                 yes, no = log_p(network(torch.cat(fed)), exclusive)
                 loss, n = 0.0, len(index)
@@ -268,8 +279,15 @@ def plain_run(spec, sites):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"uncertainty": False}, {"enhance": False}, {"adaptive": False}, PARTS_OFF],
-    ids=["whole", "no-UE", "no-UDE", "no-AWPA", "fixmatch-with-teacher"],
+    [
+        {},
+        {"uncertainty": False},
+        {"enhance": False},
+        {"adaptive": False},
+        PARTS_OFF,
+        {"unweighted": True, "tau_positive": 0.4, "mix_positive": 0.35},
+    ],
+    ids=["whole", "no-UE", "no-UDE", "no-AWPA", "fixmatch-with-teacher", "unweighted"],
 )
 def test_fedlsm_is_its_algorithm(task, settings, tmp_path):
     spec = spec_of(task, settings=settings)

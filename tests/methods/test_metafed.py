@@ -7,8 +7,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from consilia.engines.inprocess import make_bench
 from consilia.methods import make_method
-from consilia.testing import run_toy, toy_spec
+from consilia.methods.personal.metafed import Accumulate, Memory
+from consilia.testing import run_toy, toy_sites, toy_spec
+from consilia.training.batch import ResidentCases
+from consilia.training.site import Site
 from tests.methods.plain_personal import Plain, close, kept, spec_of, uneven
 from tests.methods.support import assert_same_state, ledger_fields
 
@@ -45,6 +49,21 @@ class Cycle(Plain):
 
         return loss
 
+    def settle(self, name, net, used):
+        """Measure the statistics of each normalisation layer anew, one layer after the other."""
+        x = self.cases[name].image[used].float() / 255
+        net.eval()
+        with torch.no_grad():
+            for layer in net.body:
+                if isinstance(layer, torch.nn.BatchNorm2d):
+                    layer.running_mean.copy_(x.mean((0, 2, 3)))
+                    layer.running_var.copy_(x.var((0, 2, 3), unbiased=True))
+                    scale = layer.weight / (x.var((0, 2, 3), unbiased=False) + layer.eps).sqrt()
+                    shift = layer.bias - x.mean((0, 2, 3)) * scale
+                    x = x * scale[:, None, None] + shift[:, None, None]
+                else:
+                    x = layer(x)
+
 
 def plain_run(spec, sites, *, lam=0.5, threshold=0.6, common=2, step=5, turns=False):
     """Return every site's model, whether it was able, and how often each thing happened."""
@@ -74,7 +93,7 @@ def plain_run(spec, sites, *, lam=0.5, threshold=0.6, common=2, step=5, turns=Fa
                 body = {k: v for k, v in models[source].items() if k not in norm}
                 teacher = copy.deepcopy(plain.net)
                 teacher.load_state_dict({**own[name], **body})
-                teacher.eval()
+                plain.settle(name, teacher, used)
                 strength = lam
                 if personal:
                     gap = plain.score(name, teacher, held) - plain.score(name, plain.net, held)
@@ -98,16 +117,16 @@ def plain_run(spec, sites, *, lam=0.5, threshold=0.6, common=2, step=5, turns=Fa
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("rounds", "settings", "expected"),
     [
-        ({"common": 3, "threshold": 0.3}, {"copied", "distilled"}),
-        ({"common": 2, "threshold": -1.0}, {"distilled", "personal"}),
-        ({"common": 5, "threshold": -1.0, "turns": True}, {"distilled"}),
-        ({"common": 1, "threshold": 1.0, "lam": 2.0}, {"personal", "plain"}),
+        (5, {"common": 3, "threshold": 0.3}, {"copied", "distilled"}),
+        (4, {"common": 2, "threshold": -1.0}, {"distilled", "personal"}),
+        (7, {"common": 5, "threshold": -1.0, "turns": True}, {"distilled"}),
+        (6, {"common": 1, "threshold": 1.0, "lam": 2.0}, {"personal", "plain"}),
     ],
 )
-def test_metafed_is_its_algorithm(settings, expected, tmp_path):
-    spec = spec_of("metafed", "multi-label", settings, rounds=settings["common"] + 2)
+def test_metafed_is_its_algorithm(rounds, settings, expected, tmp_path):
+    spec = spec_of("metafed", "multi-label", settings, rounds=rounds)
     run_toy(spec, tmp_path / "run", uneven(spec))
     own, _, done = plain_run(spec, uneven(spec), **{"lam": 0.5, **settings})
     assert all(done[what] for what in expected), done
@@ -123,6 +142,31 @@ def test_the_distillation_has_a_gradient(tmp_path):
         run_toy(spec, tmp_path / str(lam))
         runs[lam] = kept(tmp_path / str(lam), "anna", "own")
     assert not torch.equal(runs[0.0]["head.weight"], runs[0.5]["head.weight"])
+
+
+def test_a_teacher_of_another_scale_is_followed_like_its_equal(tmp_path):
+    """Weights before a normalisation layer may grow: the model is the same, if its statistics are too."""
+    method = make_method("metafed", {"threshold": -1.0})
+    spec = toy_spec(
+        learner={"network": "unet-fedlppa"},
+        training={"augment": "none", "batch": 8},
+        method={"name": "metafed"},
+    )
+    losses = []
+    for scale in (1.0, 8.0):
+        bench = make_bench(spec, method, spec.federation)
+        data = toy_sites(spec, train=6)["anna"]
+        train = ResidentCases.of(data.train, data.view, bench.device)
+        site = Site("anna", spec.federation, bench, train, spec.training, 0, 2, 4)
+        own = site.weights()
+        taught = {
+            name: value * (1.0 if name.startswith("head.") or "project" in name else scale)
+            for name, value in site.weights("body", "head").items()
+        }
+        down = Accumulate(taught, None)
+        up, _ = method.local_update(down, Memory(own, able=True), site)
+        losses.append(up.loss)
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
 def test_without_teaching_and_copying_it_is_local_training_to_the_bit(tmp_path):

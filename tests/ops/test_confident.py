@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from consilia.ops.confident import class_loss, entry_loss, sure_class, sure_entries
+from consilia.ops.confident import (
+    class_loss,
+    entry_loss,
+    sure_class,
+    sure_entries,
+    unweighted,
+)
 
 ALL = torch.ones(1, 3, dtype=torch.bool)
 
@@ -56,6 +62,24 @@ def test_the_weight_is_of_positives_only():
     weight = torch.tensor([859 / 141, 100.0])
     found = entry_loss(logits, torch.tensor([[1.0, 0.0]]), told, weight).item()
     assert found == pytest.approx((6.092199 + 1) * math.log(2), abs=1e-5)  # METHODS 5.9 fact 5
+
+
+def test_weights_are_taken_out_of_the_odds():
+    """The best constant answer to weighted labels is not their frequency; undone it is."""
+    weight, logit = torch.tensor([859 / 141]), torch.zeros(1, requires_grad=True)
+    labels = (torch.arange(1000) < 141).float()[:, None]
+    told = torch.ones(1000, 1, dtype=torch.bool)
+    for _ in range(200):
+        loss = entry_loss(logit.expand(1000, 1), labels, told, weight)
+        (slope,) = torch.autograd.grad(loss, logit)
+        logit = (logit - slope).detach().requires_grad_()
+    p = logit.sigmoid()[None].detach()
+    assert p.item() == pytest.approx(0.5, abs=1e-4)
+    assert unweighted(p, weight).item() == pytest.approx(0.141, abs=1e-4)
+    ends = torch.tensor([[0.0, 1.0]])
+    assert torch.equal(unweighted(ends, torch.tensor([30.0, 30.0])), ends)
+    same = torch.tensor([[0.3, 0.8]])
+    torch.testing.assert_close(unweighted(same, torch.ones(2)), same)
 
 
 def test_what_is_not_told_is_never_read():

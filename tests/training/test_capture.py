@@ -18,6 +18,7 @@ from consilia.training.augment import POLICIES, Move, draw
 from consilia.training.batch import ResidentCases, orders
 from consilia.training.capture import Captures, identity, needs_host
 from consilia.training.local import draw_plan, train_locally
+from consilia.training.personal import learn_shares
 from consilia.training.settings import Training
 from consilia.training.site import Site
 
@@ -228,11 +229,70 @@ def test_a_loss_that_needs_the_host_runs_eagerly():
     assert not needs_host(lambda batch: batch.image.sum())
 
 
-def test_hooks_run_eagerly():
+def test_hooks_run_eagerly_and_the_log_says_so_once(caplog):
     calls = []
-    _, _, recorder, _ = both(lambda site: train_locally(site, after_step=lambda: calls.append(1)))
+
+    def run(site):
+        for _ in range(2):
+            train_locally(site, after_step=lambda: calls.append(1))
+
+    with caplog.at_level(logging.WARNING, "consilia"):
+        _, _, recorder, _ = both(run)
     assert recorder.recorded == 0
-    assert len(calls) == 30
+    assert len(calls) == 60
+    told = [r.getMessage() for r in caplog.records]
+    assert told == ["training steps run eagerly, not captured: the method acts on every step"]
+
+
+def test_shares_are_learned_by_recorded_steps():
+    def run(site):
+        server = {n: w + 0.1 for n, w in site.weights("head").items()}
+        ones = {n: torch.ones_like(w) for n, w in server.items()}
+        return learn_shares(site, site.weights("head"), server, ones, eta=5.0, passes=5)
+
+    eager, fast, recorder, told = both(run)
+    assert_equal(eager, fast)
+    assert recorder.replays > 0
+    assert all(torch.equal(told[0][name], told[1][name]) for name in told[0])
+    assert any((share < 1).any() for share in told[0].values())
+
+
+def test_networks_are_compiled_for_the_recording_alone(monkeypatch):
+    asked = []
+
+    def compile_(function, **options):
+        asked.append(options)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    site, reference = site_of(), site_of()
+    site.bench.captures = Captures(Replayed(), compile_=True)
+    train_locally(site)
+    train_locally(reference)
+    assert_equal(site, reference)
+    assert asked
+    assert all(options["dynamic"] is False for options in asked)
+    assert all("forward" not in vars(part) for part in site.network.children())
+
+
+def test_without_a_compiler_steps_are_recorded_all_the_same(monkeypatch, caplog):
+    def compile_(function, **options):
+        def broken(*inputs):
+            msg = "no compiler here\nreally"
+            raise RuntimeError(msg)
+
+        return broken
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    site, reference = site_of(), site_of()
+    recorder = Replayed()
+    site.bench.captures = Captures(recorder, compile_=True)
+    with caplog.at_level(logging.WARNING, "consilia"):
+        train_locally(site)
+    train_locally(reference)
+    assert_equal(site, reference)
+    assert recorder.replays > 0
+    assert [r.getMessage() for r in caplog.records] == ["networks run uncompiled: no compiler here"]
 
 
 def test_only_equal_functions_are_one():

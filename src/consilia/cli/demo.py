@@ -9,7 +9,6 @@ import typer
 
 from consilia.cli.options import AsJson
 from consilia.cli.show import number, out_json, progress, table
-from consilia.runs.spec import read_spec
 
 STUDY = "phantom-mixed"
 METHODS = ("local", "fedavg", "central")
@@ -26,6 +25,7 @@ def demo(
     """Train across three drawn hospitals in under three minutes and write a report."""
     from consilia.engines.inprocess import run_in_process
     from consilia.report.page import write_report
+    from consilia.runs.spec import read_spec
 
     found = {}
     for method in METHODS:

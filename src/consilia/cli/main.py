@@ -25,6 +25,7 @@ from consilia.cli import (
     resume,
     run,
     site,
+    studies,
     weaken,
 )
 from consilia.cli.show import err
@@ -53,6 +54,7 @@ COMMANDS = (
     report,
     predict,
     methods,
+    studies,
     datasets,
     cite,
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilia.runs.spec import RunSpec, parse_changes, read_spec
+if TYPE_CHECKING:
+    from consilia.runs.spec import RunSpec
 
 Study = Annotated[
     str,
@@ -44,6 +45,8 @@ def spec_of(
     changes: list[str] | None = None,
 ) -> RunSpec:
     """Return the spec that a command line asks for."""
+    from consilia.runs.spec import parse_changes, read_spec  # not for `--help`
+
     named: dict[str, Any] = {"method.name": method, "rounds": rounds, "seed": seed}
     given = {key: value for key, value in named.items() if value is not None}
     return read_spec(study, {**given, **parse_changes(changes or [])})

@@ -157,7 +157,8 @@ def _asked(
 
 def _sources(source: str, data: Path | None, recipes: int) -> tuple[Federation, Path, str | None]:
     """Return the federation of a source, where its data is, and the one site it names."""
-    from consilia.datasets.registry import DATASET, federation_of, parse_reference
+    from consilia.datasets.registry import federation_of, parse_reference
+    from consilia.declare import DATASET
     from consilia.declare.read import read_federation
     from consilia.readers.site import data_root
 

@@ -31,7 +31,7 @@ def places(own: Labels, wanted: Labels, who: str) -> tuple[int | None, ...]:
 
 def match_cases(cases: Cases, at: tuple[int | None, ...]) -> Cases:
     """Return cases with a federation's labels; what the dataset does not mark is not judged."""
-    if cases.truth is None or at == tuple(range(len(at))):
+    if cases.truth is None or _same(cases.truth, at):
         return cases
     marked = tuple(old is not None and (cases.marked is None or cases.marked[old]) for old in at)
     known = None if cases.known is None else _match(cases.known.astype(np.uint8), at) > 0
@@ -40,7 +40,7 @@ def match_cases(cases: Cases, at: tuple[int | None, ...]) -> Cases:
 
 def match_view(view: LabelView, at: tuple[int | None, ...]) -> LabelView:
     """Return a label view with a federation's labels; what the dataset does not mark is unknown."""
-    if at == tuple(range(len(at))):
+    if view.known_labels.shape[1] == len(at) and _same(view.target, at):
         return view
     there = [(new, old) for new, old in enumerate(at) if old is not None]
     known = np.zeros((len(view), len(at)), dtype=bool)
@@ -52,6 +52,13 @@ def match_view(view: LabelView, at: tuple[int | None, ...]) -> LabelView:
         if bounds is not None and view.constraint is not None:
             bounds[:, new] = view.constraint[:, old]
     return LabelView(_match(view.target, at), known, view.known_pixels, bounds)
+
+
+def _same(values: np.ndarray, at: tuple[int | None, ...]) -> bool:
+    """Return whether the federation's labels are the dataset's, in their order, and no others occur."""
+    if at != tuple(range(len(at))):
+        return False
+    return values.shape[1] == len(at) if values.ndim == 2 else not (values > len(at)).any()
 
 
 def _match(values: np.ndarray, at: tuple[int | None, ...]) -> np.ndarray:

@@ -77,6 +77,7 @@ def bootstrap_interval(
     groups: Groups,
     statistic: Callable[[np.ndarray], float] | None = None,
     *,
+    strata: Groups | None = None,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -87,26 +88,67 @@ def bootstrap_interval(
     over the drawn patients, so no case is touched again; any other statistic is computed per
     resample, which takes a loop.
 
+    With `strata` it is the mean of the strata's statistics, each drawn again within itself: sites count
+    alike, however many patients they have, as in a mean over sites.
+
     Args:
         values: One per case; cases that are not finite are dropped.
         groups: The patient of each case.
         statistic: `None` is the mean over cases.
+        strata: The site of each case, where sites count alike.
         level: Share of the resamples inside the interval.
         resamples: How many times patients are drawn.
         seed: Of the draws.
     """
     finite = np.isfinite(values)
-    values, codes = values[finite], _codes(np.asarray(groups)[finite])
+    values, patients = values[finite], np.asarray(groups)[finite]
     if not len(values):
         return Interval(float("nan"), float("nan"), float("nan"))
+    found, drawn = [], []
+    for number, members in enumerate(_strata(strata, finite)):
+        rng = np.random.default_rng(seed + number)
+        value, resampled = _resampled(values[members], patients[members], statistic, resamples, rng)
+        found.append(value)
+        drawn.append(resampled)
+    return _interval(float(np.mean(found)), iter([_mean_of_strata(drawn, found)]), level)
+
+
+def _strata(strata: Groups | None, kept: np.ndarray) -> list[np.ndarray]:
+    """Return per stratum, in the order of names, where its kept cases are; all of them without strata."""
+    if strata is None:
+        return [np.arange(int(kept.sum()))]
+    codes = _codes(np.asarray(strata)[kept])
+    return [np.flatnonzero(codes == code) for code in range(codes.max() + 1)]
+
+
+def _resampled(
+    values: np.ndarray,
+    groups: np.ndarray,
+    statistic: Callable[[np.ndarray], float] | None,
+    resamples: int,
+    rng: np.random.Generator,
+) -> tuple[float, np.ndarray]:
+    """Return a statistic of the cases, and of every resample; none of a single patient."""
+    codes = _codes(groups)
     sums, counts = np.bincount(codes, values), np.bincount(codes)
-    draws = _draws(len(counts), len(counts), resamples, np.random.default_rng(seed))
+    draws = _draws(len(counts), len(counts), resamples, rng)
     if statistic is None:
-        return _interval(
-            float(values.mean()), ((draw @ sums) / (draw @ counts) for draw in draws), level
-        )
-    drawn = (np.array([statistic(np.repeat(values, row[codes])) for row in draw]) for draw in draws)
-    return _interval(float(statistic(values)), drawn, level)
+        means = [(draw @ sums) / (draw @ counts) for draw in draws]
+        return float(values.mean()), np.concatenate([np.empty(0), *means])
+    others = [
+        np.array([statistic(np.repeat(values, row[codes])) for row in draw]) for draw in draws
+    ]
+    return float(statistic(values)), np.concatenate([np.empty(0), *others])
+
+
+def _mean_of_strata(drawn: Sequence[np.ndarray], found: Sequence[float]) -> np.ndarray:
+    """Return the mean over strata of each resample; a stratum of one patient is always the same."""
+    most = max(len(values) for values in drawn)
+    each = [
+        values if len(values) else np.full(most, value)
+        for values, value in zip(drawn, found, strict=True)
+    ]
+    return defined_mean(np.stack(each)) if most else np.empty(0)
 
 
 def bootstrap_auroc_interval(
@@ -115,6 +157,7 @@ def bootstrap_auroc_interval(
     groups: Groups,
     known: Known | None = None,
     *,
+    strata: Groups | None = None,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -125,9 +168,13 @@ def bootstrap_auroc_interval(
     of their averaged probabilities: an ensemble is another method. A label that loses one of its two
     classes in a resample is left out of that resample.
     """
-    judged = _judge((probability,), truth, groups, known)
-    drawn = (judged.resampled(0, draw) for draw in judged.draws(resamples, seed))
-    return _interval(judged.auroc(0), drawn, level)
+    found, drawn = [], []
+    for number, judged in enumerate(_judge_strata((probability,), truth, groups, known, strata)):
+        found.append(judged.auroc(0))
+        draws = judged.draws(resamples, seed + number)
+        drawn.append(np.concatenate([np.empty(0), *(judged.resampled(0, d) for d in draws)]))
+    value = float(defined_mean(np.array(found)))
+    return _interval(value, iter([_mean_of_strata(drawn, found)]), level)
 
 
 def paired_test(
@@ -136,11 +183,12 @@ def paired_test(
     groups: Groups,
     seed: int = 0,
     *,
+    strata: Groups | None = None,
     flips: int = 10_000,
     level: float = 0.95,
     resamples: int = 2000,
 ) -> PairedTest:
-    """Return whether two methods differ on the same cases, every patient counting once.
+    """Return whether two methods differ on the same cases, every patient of a site counting once.
 
     If the methods are alike, a patient's mean difference is as likely to be −d as d. p is the
     share of sign patterns whose mean is at least as far from 0 as the one found: of all patterns
@@ -152,6 +200,7 @@ def paired_test(
         b: Values of the other, on the same cases; a case where either is not finite is dropped.
         groups: The patient of each case.
         seed: Of the drawn sign patterns and of the bootstrap.
+        strata: The site of each case, where sites count alike; else all patients do.
         flips: Sign patterns drawn when there are too many to enumerate.
         level: Of the bootstrap interval.
         resamples: Of the bootstrap.
@@ -159,10 +208,18 @@ def paired_test(
     finite = np.isfinite(a) & np.isfinite(b)
     codes = _codes(np.asarray(groups)[finite])
     each = np.bincount(codes, a[finite] - b[finite]) / np.bincount(codes)  # (patients,)
+    sites = np.zeros(len(each), dtype=np.int64)
+    if strata is not None:
+        sites[codes] = _codes(np.asarray(strata)[finite])
     around = bootstrap_interval(
-        each, np.arange(len(each)), level=level, resamples=resamples, seed=seed
+        each,
+        np.arange(len(each)),
+        strata=None if strata is None else sites,
+        level=level,
+        resamples=resamples,
+        seed=seed,
     )
-    p = _sign_flip(each, flips, np.random.default_rng(seed))
+    p = _sign_flip(each / np.bincount(sites)[sites], flips, np.random.default_rng(seed))
     return PairedTest(around.value, around.low, around.high, p, len(each), _wilcoxon(each))
 
 
@@ -174,6 +231,7 @@ def paired_auroc_test(
     seed: int = 0,
     known: Known | None = None,
     *,
+    strata: Groups | None = None,
     flips: int = 10_000,
     level: float = 0.95,
     resamples: int = 2000,
@@ -192,18 +250,26 @@ def paired_auroc_test(
         groups: The patient of each image.
         seed: Of the drawn swaps and of the bootstrap.
         known: Where the truth is known; entries where either method is not finite are dropped too.
+        strata: The site of each image, where sites count alike.
         flips: Swaps drawn when there are too many to enumerate.
         level: Of the bootstrap interval.
         resamples: Of the bootstrap.
     """
-    judged = _judge((probability_a, probability_b), truth, groups, known)
-    drawn = (
-        judged.resampled(0, draw) - judged.resampled(1, draw)
-        for draw in judged.draws(resamples, seed)
-    )
-    around = _interval(judged.auroc(0) - judged.auroc(1), drawn, level)
-    p = _sign_flip(judged.swap_effects(), flips, np.random.default_rng(seed))
-    return PairedTest(around.value, around.low, around.high, p, judged.patients)
+    parts = _judge_strata((probability_a, probability_b), truth, groups, known, strata)
+    found, drawn = [], []
+    for number, judged in enumerate(parts):
+        found.append(judged.auroc(0) - judged.auroc(1))
+        each = [
+            judged.resampled(0, draw) - judged.resampled(1, draw)
+            for draw in judged.draws(resamples, seed + number)
+        ]
+        drawn.append(np.concatenate([np.empty(0), *each]))
+    value = float(defined_mean(np.array(found)))
+    around = _interval(value, iter([_mean_of_strata(drawn, found)]), level)
+    effects = np.concatenate([judged.swap_effects() for judged in parts])
+    p = _sign_flip(effects, flips, np.random.default_rng(seed))
+    patients = sum(judged.patients for judged in parts)
+    return PairedTest(around.value, around.low, around.high, p, patients)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -272,6 +338,26 @@ class _Judged:
             for column, ((seen, a, positive), (_, b, _)) in enumerate(both):
                 effect[seen, column] += _swap_effect(a, b, positive) / len(pairs)
         return np.bincount(self.codes, effect.mean(axis=1)) if effect.size else np.empty(0)
+
+
+def _judge_strata(
+    methods: tuple[np.ndarray, ...],
+    truth: np.ndarray,
+    groups: Groups,
+    known: np.ndarray | None,
+    strata: Groups | None,
+) -> list[_Judged]:
+    """Return what can be judged of each stratum, in the order of their names."""
+    names = np.asarray(groups)
+    return [
+        _judge(
+            tuple(method[..., members, :] for method in methods),
+            truth[members],
+            names[members],
+            None if known is None else known[members],
+        )
+        for members in _strata(strata, np.ones(len(truth), dtype=bool))
+    ]
 
 
 def _judge(

@@ -11,6 +11,16 @@ Marks = Float[Tensor, "b k"]
 Mask = Bool[Tensor, "b k"]
 
 
+def unweighted(p: Marks, positive_weight: Float[Tensor, " k"]) -> Marks:
+    r"""Return what a network would say had its positives not been weighed, so that thresholds mean chances.
+
+    Weighing positives by w multiplies the odds that minimise the cross-entropy by w.
+
+    .. math:: p' = \frac{p}{p + w_c (1 - p)}
+    """
+    return p / (p + positive_weight * (1 - p))
+
+
 def sure_entries(p: Marks, unknown: Mask, high: float, low: float) -> tuple[Marks, Mask]:
     """Return pseudo labels of labels that may co-occur, and where they hold.
 

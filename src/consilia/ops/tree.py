@@ -89,9 +89,12 @@ def spanning_tree(guide: Float[Tensor, "b g h w"]) -> Bool[Tensor, "b 4 h w"]:
     taken = torch.zeros((b, edges + 1), dtype=torch.bool, device=device)
     for left in range(_doublings(n), 0, -1):
         one, two = component[:, first], component[:, second]  # (b, e)
-        offer = torch.where(one == two, edges, rank)
+        inner = one == two
+        offer = torch.where(inner, edges, rank)
         best = torch.full((b, n), edges, device=device)  # by component: the rank of its edge out
-        best = best.scatter_reduce(1, one, offer, "amin").scatter_reduce(1, two, offer, "amin")
+        for end, pixels in ((one, first), (two, second)):
+            # An inner edge offers nothing: to its pixel, lest all wait in line at a large component.
+            best = best.scatter_reduce(1, torch.where(inner, pixels, end), offer, "amin")
         if device.type == "cpu" and not bool((best < edges).any()):
             break  # one component is left; a GPU is not waited for
         chosen = F.pad(edge, (0, 1), value=edges).gather(1, best)  # `edges` where there is none
@@ -152,6 +155,7 @@ def _from_leaves(
 ) -> Float[Tensor, "b c n"]:
     r"""Return :math:`A_i = x_i + \sum_{children} w_c A_c`, twice as far with every step."""
     for _ in range(_doublings(x.shape[2])):
+        parent = _home_at_zero(parent, weight)
         x = x.scatter_add(2, parent[:, None].expand_as(x), x * weight[:, None])
         parent, weight = parent.gather(1, parent), weight * weight.gather(1, parent)
     return x
@@ -162,9 +166,18 @@ def _from_root(
 ) -> Float[Tensor, "b c n"]:
     r"""Return :math:`S_i = x_i + w_i S_{parent}`, twice as far with every step."""
     for _ in range(_doublings(x.shape[2])):
+        parent = _home_at_zero(parent, weight)
         x = x + weight[:, None] * _pick(x, parent)
         parent, weight = parent.gather(1, parent), weight * weight.gather(1, parent)
     return x
+
+
+def _home_at_zero(parent: Int[Tensor, "b n"], weight: Float[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Return parents, a pixel's own place where its weight is zero: past the root, or beyond reach.
+
+    What is added there is zero all the same, but not by thousands of pixels to one place.
+    """
+    return torch.where(weight > 0, parent, torch.arange(parent.shape[1], device=parent.device))
 
 
 def _pick(x: Float[Tensor, "b c n"], index: Int[Tensor, "b n"]) -> Float[Tensor, "b c n"]:

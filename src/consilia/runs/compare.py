@@ -248,9 +248,11 @@ class _Cases:
         values: A metric of each case, averaged over seeds; or, where `truth` is given, the
             probabilities of each model (seeds, members of a panel), case and label.
         truth: Of each case and label, NaN where nobody knows it.
+        sites: Where each case was judged; sites count alike, as in the mean over sites.
     """
 
     groups: np.ndarray
+    sites: np.ndarray
     values: np.ndarray  # (n,) or (m, n, k)
     truth: np.ndarray | None = None  # (n, k)
 
@@ -264,6 +266,7 @@ def _pooled(runs: _Runs, metric: str) -> _Cases | None:
     # A test set that all sites share is what the study is judged on, as in `metrics.json`.
     sites = [COMMON] if COMMON in tables[0] else list(tables[0])
     groups = np.array([f"{site}/{group}" for site in sites for group in tables[0][site]["group"]])
+    where = np.array([site for site in sites for _ in tables[0][site]["group"]])
 
     def read(wanted: Sequence[str], table: Mapping[str, Any]) -> np.ndarray:
         """Return some columns of one seed, (n, columns)."""
@@ -274,10 +277,10 @@ def _pooled(runs: _Runs, metric: str) -> _Cases | None:
     if models and metric == "auroc":
         labels = [c for c in columns if c.startswith("truth/")]
         each = [read(model, table) for table in tables for model in models]
-        return _Cases(groups, np.stack(each), read(labels, tables[0]))
+        return _Cases(groups, where, np.stack(each), read(labels, tables[0]))
     if metric not in columns:
         return None
-    return _Cases(groups, np.mean([read([metric], table)[:, 0] for table in tables], axis=0))
+    return _Cases(groups, where, np.mean([read([metric], table)[:, 0] for table in tables], axis=0))
 
 
 def _models(columns: Sequence[str]) -> list[list[str]]:
@@ -299,18 +302,27 @@ def _interval(cases: _Cases | None) -> Interval | None:
     if cases is None:
         return None
     if cases.truth is None:
-        return bootstrap_interval(cases.values, cases.groups)
+        return bootstrap_interval(cases.values, cases.groups, strata=cases.sites)
     known = np.isfinite(cases.truth)
-    return bootstrap_auroc_interval(cases.values, cases.truth > 0.5, cases.groups, known)
+    return bootstrap_auroc_interval(
+        cases.values, cases.truth > 0.5, cases.groups, known, strata=cases.sites
+    )
 
 
 def _test(one: _Cases | None, other: _Cases | None) -> PairedTest | None:
     if one is None or other is None:
         return None
     if one.truth is None:
-        return paired_test(one.values, other.values, one.groups)
+        return paired_test(one.values, other.values, one.groups, strata=one.sites)
     known = np.isfinite(one.truth)
-    return paired_auroc_test(one.values, other.values, one.truth > 0.5, one.groups, known=known)
+    return paired_auroc_test(
+        one.values,
+        other.values,
+        one.truth > 0.5,
+        one.groups,
+        known=known,
+        strata=one.sites,
+    )
 
 
 def _row(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from consilia.declare.federation import Declared, Federation
+from consilia.declare.federation import DATASET, Declared, Federation
 from consilia.declare.read import read_federation, read_toml, validate
 from consilia.errors import UsageError, listing, suggestion
 from consilia.runs.settings import apply_setting
@@ -158,6 +158,30 @@ def studies() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in STUDIES.glob("*/run.toml")))
 
 
+def describe_studies() -> list[dict[str, Any]]:
+    """Return what each built-in study is: its task, sites, settings, and what it needs on disk."""
+    found = []
+    for name in studies():
+        table = read_toml(STUDIES / name / "run.toml", UsageError)
+        spec = read_spec(name)
+        datasets = {
+            site.data.removeprefix(DATASET).partition("/")[0] for site in spec.federation.site
+        }
+        kept = sorted(dataset for dataset in datasets if not dataset.startswith("phantom-"))
+        found.append(
+            {
+                "id": name,
+                "task": spec.federation.task,
+                "labels": list(spec.federation.labels),
+                "sites": list(spec.federation.sites),
+                "rounds": spec.rounds,
+                "needs": ", ".join(kept) or "nothing: drawn",
+                "settings": list(table.get("settings", {})),
+            }
+        )
+    return found
+
+
 def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
     """Return the run of a built-in study or of a run file, with some values changed.
 
@@ -195,7 +219,8 @@ def locate(study: str) -> Path:
         return path / "run.toml"
     if path.suffix == ".toml" or path.exists():
         return path
-    msg = f"no study or run file named '{study}'{suggestion(study, known)} (built in: {', '.join(known)})"
+    near = suggestion(study, known)
+    msg = f"no study or run file named '{study}'{near} (`consilia studies` lists all {len(known)})"
     raise UsageError(msg)
 
 

@@ -14,6 +14,7 @@ from consilia.training.local import Loss, draw_plan, job_of, train
 from consilia.training.optimizers import OptimizerState, optimizer_state, take_over
 from consilia.training.seeds import seeded
 from consilia.training.site import Site
+from consilia.training.transfer import fetch, sent
 
 
 def learn_shares(
@@ -47,7 +48,7 @@ def learn_shares(
     """
     network, device = site.network, site.bench.device
     mine, theirs, mix = (
-        {name: part[name].to(device) for name in shares} for part in (own, server, shares)
+        sent({name: part[name] for name in shares}, device) for part in (own, server, shares)
     )
     mixed = {f"main/{name}": p for name, p in network.named_parameters() if name in mix}
     kept = network.state_dict()
@@ -80,7 +81,7 @@ def learn_shares(
     site.load(buffers)
     for parameter in mixed.values():
         parameter.grad = None
-    return {name: share.to("cpu", copy=True) for name, share in mix.items()}
+    return fetch(mix)
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Mixer(torch.optim.Optimizer):
         slopes = {at: p.grad for at, p in learning.items()}
         better = improve(share, slopes, own, server, self._eta)
         mixture = interpolate(own, server, better)
-        for at, p in learning.items():
-            share[at].copy_(better[at])
-            p.copy_(mixture[at])
+        goals = [*share.values(), *learning.values()]
+        if goals:
+            values = [*better.values(), *(mixture[at] for at in learning)]
+            torch._foreach_copy_(goals, values)

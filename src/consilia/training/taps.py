@@ -1,4 +1,4 @@
-"""Listening in on a network: what goes into some of its layers, and what comes out."""
+"""Listening in on a network: what goes into some of its layers, and what comes out; its statistics."""
 
 from __future__ import annotations
 
@@ -31,6 +31,32 @@ def tapped(layers: Sequence[nn.Module], side: str = "out") -> Iterator[dict[nn.M
     finally:
         for handle in handles:
             handle.remove()
+
+
+def settle(site: Site, images: Tensor, network: str = "main") -> None:
+    """Give a network's batch normalisation the statistics of some images of a site, as they are.
+
+    For weights that came without any: under another model's statistics features grow from layer to layer.
+    A single image has none to give.
+
+    Args:
+        site: Where.
+        images: Positions of the images.
+        network: Whose statistics are replaced; it is left in evaluation mode.
+    """
+    module = site.bench.network(network).eval()
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
+    if not layers or len(images) < 2:
+        return
+    usual = [layer.momentum for layer in layers]
+    parts = torch.tensor_split(images, -(-len(images) // 32))  # of almost equal size
+    with torch.no_grad(), site.bench.arithmetic():
+        for done, part in enumerate(parts, start=1):
+            for layer in layers:
+                layer.train().momentum = 1 / done  # the mean over all parts so far
+            site.learner.logits(module, site.train.cut(part).image)
+    for layer, momentum in zip(layers, usual, strict=True):
+        layer.eval().momentum = momentum
 
 
 def norm_statistics(site: Site) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

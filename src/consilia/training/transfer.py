@@ -22,6 +22,12 @@ def fill(tensors: Mapping[str, Tensor], weights: Weights) -> None:
             tensors[name].copy_(value)
 
 
+def sent(weights: Weights, device: torch.device) -> dict[str, Tensor]:
+    """Return weights on a device; those that lie there already are not copied."""
+    there = torch.empty(0, device=device)
+    return dict(_arrived(dict.fromkeys(weights, there), weights))
+
+
 def fetch(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return copies of tensors on the CPU, in the common order of their numbers."""
     if not any(tensor.is_cuda for tensor in tensors.values()):

@@ -37,9 +37,7 @@ PerLabel = Annotated[Tensor, Shape(("labels",))]
 class Intro:
     """Leaves a site once: how many images show each label it marks, and how many do not."""
 
-    counts: (
-        Annotated[Tensor, Shape((2, "labels"), torch.int64)] | None
-    )  # None: labels are exclusive
+    counts: Annotated[Tensor, Shape((2, "labels"), torch.int64)] | None  # None: exclusive labels
 
 
 @dataclass(frozen=True)
@@ -125,6 +123,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
     mix_negative: float = hyper(
         0.005, "τ_n for uncertain images", source="authors' code (NIH)", high=1
     )
+    unweighted: bool = hyper(False, "thresholds and entropies undo class weights", source="ours")
     mixed: int = hyper(4, "blended images per step", source="Sec. 3.2", low=1)
     alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="authors' code", low=1e-3)
     lam: float = hyper(0.1, "weight λ of the loss on blended images", source="authors' code")
@@ -195,8 +194,9 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         site.load(down.weights)
         site.load(down.weights, "teacher")
         teacher = site.bench.network("teacher")
+        undo = memory.positive_weight if self.unweighted else None
         sizes = (self.uncertain, self.confident)
-        parts = part_by_uncertainty(site, *sizes) if self.uncertainty else everyone(site)
+        parts = part_by_uncertainty(site, *sizes, undo) if self.uncertainty else everyone(site)
         lesson = Lesson(
             site,
             teacher,
@@ -205,6 +205,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
             sure=Thresholds(self.tau, self.tau_positive, self.tau_negative),
             looser=Thresholds(self.mix_positive, self.mix_positive, self.mix_negative),
             blend=Blend(self.mixed, self.alpha, self.lam) if self.enhance else None,
+            undo=undo,
         )
         train_locally(
             site,

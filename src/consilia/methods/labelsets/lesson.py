@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from consilia.ops.confident import class_loss, entry_loss, sure_class, sure_entries
+from consilia.ops.confident import class_loss, entry_loss, sure_class, sure_entries, unweighted
 from consilia.ops.losses import labelled_cross_entropy
 from consilia.ops.mixup import draw_share, mixed, mixed_labels
 from consilia.ops.uncertainty import binary_entropy, entropy, split, split_sizes
@@ -91,18 +91,25 @@ def everyone(site: Site) -> Parts:
     return Parts(every, every, every)
 
 
-def part_by_uncertainty(site: Site, uncertain: int, confident: int) -> Parts:
+def part_by_uncertainty(
+    site: Site, uncertain: int, confident: int, undo: Tensor | None = None
+) -> Parts:
     """Return a site's images parted by how unsure its network is of what is unknown.
 
-    Images are not augmented, and the network is in evaluation mode.
+    Images are not augmented, and the network is in evaluation mode. `undo` as in `Lesson`.
     """
     scores = []
     for index in torch.split(everyone(site).stream, 256):
         batch = site.train.cut(index)
-        p = site.probabilities(batch.image)
+        p = judged(site.probabilities(batch.image), undo)
         scores.append(entropy(p) if excludes(site) else binary_entropy(p, unknown_labels(batch)))
     sizes = split_sizes(len(site.train), uncertain, confident)
     return Parts(*split(torch.cat(scores), *sizes))
+
+
+def judged(p: Tensor, undo: Tensor | None) -> Tensor:
+    """Return probabilities as thresholds and entropies read them."""
+    return p if undo is None else unweighted(p, undo.to(p.device))
 
 
 class Lesson:
@@ -116,6 +123,7 @@ class Lesson:
         sure: Thresholds for pseudo labels.
         looser: Thresholds for uncertain images that are to be blended.
         blend: How to blend; `None` for not at all.
+        undo: The positive weights to take out of the teacher's probabilities; `None` leaves them in.
     """
 
     def __init__(
@@ -128,11 +136,12 @@ class Lesson:
         sure: Thresholds,
         looser: Thresholds,
         blend: Blend | None,
+        undo: Tensor | None = None,
     ) -> None:
         self.site = site
         self.teacher = teacher.eval()
         self.weight = None if positive_weight is None else positive_weight.to(site.bench.device)
-        self.sure, self.looser, self.blend = sure, looser, blend
+        self.sure, self.looser, self.blend, self.undo = sure, looser, blend, undo
         self.exclusive = excludes(site)
         self.shows = torch.zeros_like(site.train.target, dtype=torch.bool)
         self.views = site.generator("weak and strong views")
@@ -185,7 +194,7 @@ class Lesson:
     @torch.no_grad()
     def _ask(self, *images: Tensor) -> tuple[Tensor, ...]:
         p = self.site.learner.probabilities(self.teacher, torch.cat(images))
-        return torch.split(p, [len(part) for part in images])
+        return torch.split(judged(p, self.undo), [len(part) for part in images])
 
     def _pairs(self, parts: Parts, count: int) -> Iterator[tuple[Batch, Batch]]:
         """Yield confident and uncertain images without end, each in its own shuffled order."""

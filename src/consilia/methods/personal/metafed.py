@@ -19,7 +19,7 @@ from consilia.training.batch import Batch
 from consilia.training.held import hold_out, score
 from consilia.training.local import train_locally
 from consilia.training.site import Site, Workbench
-from consilia.training.taps import tapped
+from consilia.training.taps import settle, tapped
 
 Model = Annotated[Weights, Group()]
 Shared = Annotated[Weights, Group(("body", "head"))]
@@ -178,7 +178,7 @@ class MetaFed(Personal[Server, Accumulate | Personalise, Up | Kept, Memory]):
             site.load(down.teacher)
         elif down.teacher is not None:
             site.load({**own, **down.teacher}, TEACHER)
-            site.bench.network(TEACHER).eval()
+            settle(site, used, TEACHER)  # it came without statistics
             lam = self._strength(down, site, self.seen(site.train.cut(held)))
             if lam:
                 loss = site.objective(self.distilled, {"lam": torch.tensor(lam)})

@@ -1,0 +1,70 @@
+"""What waits on disk comes back to the bit, and the store keeps count of what it holds."""
+
+from dataclasses import dataclass
+
+import torch
+
+from consilia.engines.memory import DiskWeights, MemoryStore, Spool
+
+
+@dataclass(frozen=True)
+class Kept:
+    value: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Reply:
+    weights: dict[str, torch.Tensor]
+    images: int
+
+
+def weights():
+    return {
+        "odd": torch.tensor([True, False, True]),
+        "w": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
+        "turned": torch.arange(6.0).view(2, 3).T,
+        "n": torch.tensor(7),
+        "half": torch.tensor([1.5], dtype=torch.bfloat16),
+        "none": torch.zeros(0, 4),
+        "double": torch.tensor([0.1], dtype=torch.float64),
+    }
+
+
+def test_weights_on_disk_are_the_same_weights(tmp_path):
+    waiting = DiskWeights(tmp_path / "w.numbers", weights())
+    assert list(waiting) == list(weights())
+    assert len(waiting) == 7
+    for name, value in waiting.items():
+        assert value.dtype == weights()[name].dtype
+        assert torch.equal(value, weights()[name])
+        assert torch.equal(waiting[name], value)
+
+
+def test_a_spool_moves_what_passes_its_cap_and_forgets_it(tmp_path):
+    spool = Spool(tmp_path / "spool", cap=4 * 15)
+    few = {"w": weights()["w"]}
+    assert isinstance(spool.keep("anna", Reply(few, 3)).weights, dict)
+    moved = spool.keep("bo", Reply(few, 4))
+    assert isinstance(moved.weights, DiskWeights)
+    assert moved.images == 4
+    assert torch.equal(moved.weights["w"], few["w"])
+    spool.clear()
+    assert not list((tmp_path / "spool").iterdir())
+
+
+def test_a_store_writes_what_was_used_least_and_tells_sites_apart(tmp_path):
+    store = MemoryStore(tmp_path / "store", cap=100)
+    for site in ("anna", "anna-2", "bo"):
+        store.put(f"{site}/memory", Kept(torch.full((15,), float(len(site)))))
+    store.put("anna/overlay-labels", Kept(torch.zeros(1)))
+    assert store.of("anna") == ("anna/memory", "anna/overlay-labels")
+    assert store.of("nobody") == ()
+    assert len(list((tmp_path / "store").iterdir())) == 2  # 60 bytes each, and room for one
+    for site in ("anna", "anna-2", "bo"):
+        kept = store.get(f"{site}/memory", Kept)
+        assert torch.equal(kept.value, torch.full((15,), float(len(site))))
+    store.snapshot(tmp_path / "snapshot")
+    again = MemoryStore(tmp_path / "again", cap=100)
+    again.restore(tmp_path / "snapshot")
+    assert again.of("anna") == store.of("anna")
+    assert again.keys() == store.keys()

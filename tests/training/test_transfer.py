@@ -1,0 +1,29 @@
+"""Weights between networks and messages: copies, in place, whatever the order in memory."""
+
+import torch
+
+from consilia.training.transfer import fetch, fill
+
+
+def test_what_is_fetched_is_a_copy_in_the_common_order():
+    tensors = {
+        "w": torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
+        "n": torch.tensor(3),
+        "p": torch.nn.Parameter(torch.ones(2)),
+    }
+    found = fetch(tensors)
+    assert list(found) == list(tensors)
+    for name, value in found.items():
+        assert torch.equal(value, tensors[name])
+        assert value.is_contiguous()
+        assert not value.requires_grad
+        assert value.data_ptr() != tensors[name].data_ptr()
+
+
+def test_filling_changes_the_tensors_themselves_and_leaves_others_alone():
+    tensors = {"w": torch.nn.Parameter(torch.zeros(2, 2)), "b": torch.zeros(2)}
+    where = tensors["w"].data_ptr()
+    fill(tensors, {"w": torch.ones(2, 2)})
+    assert tensors["w"].data_ptr() == where
+    assert torch.equal(tensors["w"], torch.ones(2, 2))
+    assert torch.equal(tensors["b"], torch.zeros(2))
