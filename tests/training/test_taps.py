@@ -8,7 +8,7 @@ from consilia.methods import make_method
 from consilia.testing import toy_sites, toy_spec
 from consilia.training.batch import ResidentCases
 from consilia.training.site import Site
-from consilia.training.taps import norm_statistics, tapped
+from consilia.training.taps import norm_statistics, settle, tapped
 
 
 def site_of(task="multi-label", train=10):
@@ -55,3 +55,28 @@ def test_statistics_of_a_unet_are_those_of_its_encoder():
     means, _ = norm_statistics(site_of("segmentation"))
     assert means
     assert all(name.startswith("encoder.") for name in means)
+
+
+def test_settled_layers_have_the_statistics_of_the_images_and_nothing_else_changes():
+    site = site_of(train=40)  # two parts of twenty
+    before = site.weights()
+    settle(site, torch.arange(40))
+    after = site.weights()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {
+        name for name in before if name.endswith(("running_mean", "running_var", "batches_tracked"))
+    }
+    entering = site.network.body[0](site.train.image.float() / 255)
+    torch.testing.assert_close(after["body.1.running_mean"], entering.mean((0, 2, 3)))
+    parts = torch.stack([part.var((0, 2, 3)) for part in entering.split(20)]).mean(0)
+    torch.testing.assert_close(after["body.1.running_var"], parts)
+    layers = [m for m in site.network.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert all(layer.momentum == 0.1 and not layer.training for layer in layers)
+
+
+def test_one_image_settles_nothing():
+    site = site_of()
+    before = site.weights()
+    settle(site, torch.tensor([3]))
+    assert all(torch.equal(value, before[name]) for name, value in site.weights().items())
+    assert not site.network.training

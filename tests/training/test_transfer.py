@@ -2,7 +2,7 @@
 
 import torch
 
-from consilia.training.transfer import fetch, fill
+from consilia.training.transfer import fetch, fill, sent
 
 
 def test_what_is_fetched_is_a_copy_in_the_common_order():
@@ -27,3 +27,10 @@ def test_filling_changes_the_tensors_themselves_and_leaves_others_alone():
     assert tensors["w"].data_ptr() == where
     assert torch.equal(tensors["w"], torch.ones(2, 2))
     assert torch.equal(tensors["b"], torch.zeros(2))
+
+
+def test_what_is_sent_to_where_it_lies_is_not_copied():
+    weights = {"w": torch.ones(2, 2), "n": torch.tensor(3)}
+    found = sent(weights, torch.device("cpu"))
+    assert list(found) == list(weights)
+    assert all(found[name] is weights[name] for name in weights)
