@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 WORKERS ?= 2
 export PIP_NO_INPUT = 1
 
-.PHONY: help setup demo federation format check test test-slow test-federation bench docs all clean
+.PHONY: help setup demo federation format check test test-slow test-federation bench bench-gpu bench-peers docs all clean
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'

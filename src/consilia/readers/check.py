@@ -12,11 +12,12 @@ import numpy as np
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import COMMON, Federation, SiteDeclaration
 from consilia.declare.read import read_federation, read_site, read_toml, validate
-from consilia.errors import UsageError, listing, suggestion
+from consilia.errors import DataError, UsageError, listing, suggestion
 from consilia.labels import LabelView
 from consilia.readers.folder import read_folder
 from consilia.readers.guess import SITE, guess_federation
-from consilia.readers.inspect import Inspection, inspect_folder
+from consilia.readers.inspect import Inspection, Problem, inspect_folder
+from consilia.readers.npz import SUFFIX
 from consilia.readers.site import DATASET, data_root, load_common, load_site
 
 
@@ -98,9 +99,15 @@ def _only_test(cases: Cases | None) -> SiteData:
 def _inspect(federation: Federation, name: str, root: Path) -> Checked:
     load = partial(load_site, federation, name, root)
     reference = federation[name].data
-    if reference.startswith(DATASET):
-        # drawn or public: complete by construction, so it is only read
-        loaded = load()
+    if reference.startswith(DATASET) or reference.endswith(SUFFIX):
+        # drawn or public, and complete by construction, or arrays: it is only read
+        try:
+            loaded = load()
+        except DataError as problem:
+            if reference.startswith(DATASET):
+                raise
+            wrong = (Problem("error", str(problem)),)
+            return Checked(Inspection(reference, name, wrong, 0, 0, {}, {}, 0), federation, load)
         splits = {"train": len(loaded.train), "test": len(loaded.test)}
         patients = len({*loaded.train.group, *loaded.test.group})
         memory = loaded.train.image.nbytes + loaded.view.target.nbytes + loaded.test.image.nbytes

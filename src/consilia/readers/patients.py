@@ -25,7 +25,7 @@ def assign(
     if not folder.has("cases.csv"):
         patients = {name: picture.patient or name for name, picture in pictures.items()}
         return {
-            name: (patient, _drawn_split(patient) if folder.site else "test")
+            name: (patient, drawn_split(patient) if folder.site else "test")
             for name, patient in patients.items()
         }
     columns = ("image", "patient", "split")
@@ -46,11 +46,11 @@ def assign(
             f"cases.csv of {folder.who} does not list the image{'s' * (len(unlisted) > 1)} "
             f"{few(unlisted)}; add a row for each image or remove it",
         )
-    _check_leaks(folder, [assigned[name] for name in rows], report)
+    check_leaks(folder, [assigned[name] for name in rows], report)
     return assigned
 
 
-def _drawn_split(patient: str) -> Split:
+def drawn_split(patient: str) -> Split:
     """Return the split that a hash of the patient's name decides."""
     drawn = int.from_bytes(hashlib.sha256(patient.encode()).digest()[:8], "big") / 2**64
     return "test" if drawn < TEST_SHARE else "train"
@@ -82,7 +82,7 @@ def _split(folder: Folder, row: Row, report: Report) -> Split:
     return split
 
 
-def _check_leaks(folder: Folder, assigned: Iterable[tuple[str, Split]], report: Report) -> None:
+def check_leaks(folder: Folder, assigned: Iterable[tuple[str, Split]], report: Report) -> None:
     """Report patients who are in more than one split."""
     splits: dict[str, set[Split]] = {}
     for patient, split in assigned:

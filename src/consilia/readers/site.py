@@ -16,6 +16,7 @@ from consilia.declare import DATASET, Federation
 from consilia.errors import DataError, DeclarationError, listing
 from consilia.labels import LabelView, unite
 from consilia.readers.folder import read_folder
+from consilia.readers.npz import SUFFIX, read_npz_site
 from consilia.weaken import weaken
 
 __all__ = ["DATASET", "data_root", "load_common", "load_site", "pool"]
@@ -55,7 +56,8 @@ def load_site(
     """
     declaration = federation[name]
     if not declaration.data.startswith(DATASET):
-        data = read_folder(root / declaration.data, federation, name)
+        read = read_npz_site if declaration.data.endswith(SUFFIX) else read_folder
+        data = read(root / declaration.data, federation, name)
         return _held_out(name, data, validation, seed)
     dataset, site = parse_reference(declaration.data)
     _check_task(dataset, federation, f"site '{name}'")
@@ -92,7 +94,8 @@ def load_common(federation: Federation, root: Path, *, seed: int = 0) -> Cases |
     if federation.test is None:
         return None
     if not federation.test.startswith(DATASET):
-        return read_folder(root / federation.test, federation, None).test
+        read = read_npz_site if federation.test.endswith(SUFFIX) else read_folder
+        return read(root / federation.test, federation, None).test
     dataset, _ = parse_reference(federation.test)
     _check_task(dataset, federation, "the common test set")
     at = places(dataset.card.labels, federation.labels, f"dataset '{dataset.card.name}'")

@@ -438,13 +438,19 @@ def identity(function: Callable[..., Any]) -> Hashable | None:
 
 
 def needs_host(loss: Callable[..., Any]) -> bool:
-    """Return whether a plain loss visibly reads from the GPU or changes something in Python."""
+    """Return whether a plain loss visibly reads from the GPU, draws there or changes what it closes over.
+
+    A warm-up runs its step and takes back what that did to networks, but not to anything else.
+    """
     code = getattr(loss, "__code__", None)
     if code is None:
         return True
-    assigns = ("STORE_DEREF", "STORE_GLOBAL", "STORE_ATTR")
-    return bool(HOST & set(code.co_names)) or any(
-        each.opname in assigns for each in dis.get_instructions(code)
+    assigns = ("STORE_DEREF", "STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR")
+    held = inspect.getclosurevars(loss).nonlocals.values()
+    return (
+        bool(HOST & set(code.co_names))
+        or any(each.opname in assigns for each in dis.get_instructions(code))
+        or any(isinstance(value, torch.Generator) for value in held)
     )
 
 
