@@ -13,10 +13,11 @@ import typer
 
 from consilia.cli.options import AsJson, Data
 from consilia.cli.show import number, out_json, table
-from consilia.declare import Federation, Supervision
+from consilia.declare.supervision import Supervision
 from consilia.errors import DataError, UsageError, listing, suggestion
 
 if TYPE_CHECKING:
+    from consilia.declare import Federation
     from consilia.readers.write import Format
     from consilia.weaken import Provenance, Recipe
 
@@ -224,6 +225,7 @@ def _as_declared(recipe: Recipe) -> dict[str, Any]:
 
 def _declared(federation: Federation, name: str, changes: dict[str, Any]) -> Federation:
     """Return a federation in which a site declares something else, or refuse what contradicts."""
+    from consilia.declare import Federation
     from consilia.declare.read import validate
 
     tables = federation.model_dump(mode="json", exclude_none=True)
@@ -246,6 +248,7 @@ def _refuse_with_replay(given: list[str]) -> None:
 
 def _recorded(path: Path, data: Path | None, format: Format | None) -> Job:  # noqa: A002
     """Return the job of a record, or refuse a file that is none."""
+    from consilia.declare import Federation
     from consilia.readers.site import data_root
     from consilia.weaken import Provenance
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,20 +33,24 @@ def gated_crf(
         radius: Reach r of the kernel, in pixels.
     """
     b, _, h, w = p.shape
+    reach = min(radius, w - 1)
+    across = torch.arange(-reach, reach + 1, device=p.device)  # (k,)
+    column = torch.arange(w, device=p.device) + across[:, None]  # (k, w)
+    inside = (column >= 0) & (column < w)
     cost = p.new_zeros(())
     # A pair counts from both of its ends, so half of the neighborhood is enough, twice.
     for dy in range(min(radius, h - 1) + 1):
-        for dx in range(-min(radius, w - 1) if dy else 1, min(radius, w - 1) + 1):
-            one, two = _apart(p, dy, dx)
-            near, far = _apart(image, dy, dx)
-            unlike = (near - far).square().sum(1)  # (b, _, _)
-            kernel = torch.exp(-(dy**2 + dx**2) / (2 * xy**2) - unlike / (2 * rgb**2))
-            cost = cost + (kernel * (1 - (one * two).sum(1))).sum()
+        ahead = slice(0 if dy else reach + 1, None)  # in the same row, only what lies to the right
+        (one, two), (near, far) = (_rows_apart(x, dy, reach, ahead) for x in (p, image))
+        unlike = (near - far).square().sum(1)  # (b, _, k, w)
+        steps = (dy**2 + across[ahead].square()).to(p.dtype) / (2 * xy**2)  # (k,)
+        kernel = torch.exp(-steps[:, None] - unlike / (2 * rgb**2)) * inside[ahead]
+        cost = cost + (kernel * (1 - (one * two).sum(1))).sum()
     return 2 * cost / (b * h * w)
 
 
-def _apart(x: Tensor, dy: int, dx: int) -> tuple[Tensor, Tensor]:
-    """Return the pixels that have a neighbor so far down and across, and these neighbors."""
+def _rows_apart(x: Tensor, dy: int, reach: int, ahead: slice) -> tuple[Tensor, Tensor]:
+    """Return the pixels that have a row so far down, and all their neighbors in it, `(b, c, _, k, w)`."""
     h, w = x.shape[-2:]
-    left, right = max(0, -dx), w - max(0, dx)
-    return x[..., : h - dy, left:right], x[..., dy:, left + dx : right + dx]
+    neighbors = F.pad(x[..., dy:, :], (reach, reach)).unfold(-1, w, 1)
+    return x[..., : h - dy, None, :], neighbors[..., ahead, :]

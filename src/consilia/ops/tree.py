@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+#: Where each pixel's steps of growing length lead, and the weight of the way.
+Steps: TypeAlias = list[tuple[Tensor, Tensor]]
 
 
 def tree_energy(
@@ -42,10 +46,13 @@ def tree_energy(
         sigma: Scale σ of the image's differences.
     """
     guide = image.expand(-1, 3, -1, -1) if image.shape[1] == 1 else image
-    smooth = tree_filter(p, guide / math.sqrt(sigma))
-    for feature in features:
-        enlarged = F.interpolate(feature, p.shape[-2:], mode="bilinear", align_corners=False)
-        smooth = tree_filter(smooth, enlarged)
+    enlarged = (
+        F.interpolate(feature, p.shape[-2:], mode="bilinear", align_corners=False)
+        for feature in features
+    )
+    smooth = p
+    for steps in _steps_to_root([guide / math.sqrt(sigma), *enlarged]):
+        smooth = _filtered(smooth, steps)
     gap = (p - smooth).abs().sum(1)  # (b, h, w)
     return (gap * unknown).sum() / unknown.sum().clamp(min=1)
 
@@ -58,14 +65,43 @@ def tree_filter(
     :math:`D_{ij}` sums the squared differences of the guide over the edges between i and j; the weights of
     each pixel are normalised to sum to one. Two passes, leaves to root and back.
     """
-    parent = root_tree(spanning_tree(guide.detach()))  # (b, n)
-    flat = guide.flatten(2)  # (b, g, n)
-    weight = torch.exp(-(flat - _pick(flat, parent)).square().sum(1))  # (b, n)
-    weight = weight.masked_fill(parent == torch.arange(parent.shape[1], device=x.device), 0.0)
+    (steps,) = _steps_to_root([guide])
+    return _filtered(x, steps)
+
+
+def _filtered(x: Float[Tensor, "b c h w"], steps: Steps) -> Float[Tensor, "b c h w"]:
+    """Return each pixel's average of all pixels, on the tree whose steps to the root are given."""
     signal = torch.cat((x, torch.ones_like(x[:, :1])), 1).flatten(2)  # (b, c + 1, n)
-    up = _from_leaves(signal, parent, weight)
-    found = _from_root((1 - weight.square())[:, None] * up, parent, weight)
+    up = _from_leaves(signal, steps)
+    found = _from_root((1 - steps[0][1].square())[:, None] * up, steps)
     return (found[:, :-1] / found[:, -1:]).reshape(x.shape)
+
+
+def _steps_to_root(guides: Sequence[Float[Tensor, "b _ h w"]]) -> list[Steps]:
+    """Return of each guide's tree where 1, 2, 4, ... steps towards the root lead, and their weights.
+
+    The trees of all guides are found together: their images do not know of each other.
+    """
+    h, w = guides[0].shape[-2:]
+    costs = torch.cat([_edge_costs(guide.detach()) for guide in guides])
+    parent = root_tree(_tree_of(costs, h, w))  # (guides and images, n)
+    here = torch.arange(h * w, device=parent.device)
+    weights = []
+    for guide, parents in zip(guides, parent.chunk(len(guides)), strict=True):
+        flat = guide.flatten(2)  # (b, g, n)
+        weight = torch.exp(-(flat - _pick(flat, parents)).square().sum(1))  # (b, n)
+        weights.append(weight.masked_fill(parents == here, 0.0))
+    weight = torch.cat(weights)
+    every: list[Steps] = [[] for _ in guides]
+    for _ in range(_doublings(h * w)):
+        # A weight of zero leads past the root, or beyond reach: it then leads nowhere, and not
+        # thousands of pixels to one place.
+        parent = torch.where(weight > 0, parent, here)
+        parts = (parent.chunk(len(guides)), weight.chunk(len(guides)))
+        for steps, step in zip(every, zip(*parts, strict=True), strict=True):
+            steps.append(step)
+        parent, weight = parent.gather(1, parent), weight * weight.gather(1, parent)
+    return every
 
 
 def spanning_tree(guide: Float[Tensor, "b g h w"]) -> Bool[Tensor, "b 4 h w"]:
@@ -74,18 +110,32 @@ def spanning_tree(guide: Float[Tensor, "b g h w"]) -> Bool[Tensor, "b 4 h w"]:
     Borůvka: in every round each component takes its cheapest edge out. Edges of equal cost are told
     apart by their place in the image, so that the tree is unique and never closes a circle.
     """
-    b, _, h, w = guide.shape
-    n, device = h * w, guide.device
-    pixel = torch.arange(n, device=device).reshape(h, w)
-    first = torch.cat((pixel[:-1].flatten(), pixel[:, :-1].flatten()))  # edges down, then right
-    second = torch.cat((pixel[1:].flatten(), pixel[:, 1:].flatten()))
+    return _tree_of(_edge_costs(guide), guide.shape[2], guide.shape[3])
+
+
+def _edges(h: int, w: int, device: torch.device) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"]]:
+    """Return both ends of every edge of the grid: those that lead down, then those to the right."""
+    pixel = torch.arange(h * w, device=device).reshape(h, w)
+    first = torch.cat((pixel[:-1].flatten(), pixel[:, :-1].flatten()))
+    return first, torch.cat((pixel[1:].flatten(), pixel[:, 1:].flatten()))
+
+
+def _edge_costs(guide: Float[Tensor, "b g h w"]) -> Float[Tensor, "b e"]:
+    h, w = guide.shape[-2:]
+    first, second = _edges(h, w, guide.device)
     flat = guide.flatten(2)
-    cost = (flat[:, :, first] - flat[:, :, second]).square().sum(1)  # (b, e)
+    return (flat[:, :, first] - flat[:, :, second]).square().sum(1)
+
+
+def _tree_of(cost: Float[Tensor, "b e"], h: int, w: int) -> Bool[Tensor, "b 4 h w"]:
+    b, n, device = len(cost), h * w, cost.device
+    first, second = _edges(h, w, device)
+    here = torch.arange(n, device=device)
     edge = cost.argsort(dim=1, stable=True)  # the edge of each rank
     edges = edge.shape[1]
     places = torch.arange(edges, device=device).expand(b, edges)
     rank = torch.empty_like(edge).scatter(1, edge, places)  # one order of all, without ties
-    component = pixel.flatten().expand(b, n)
+    component = here.expand(b, n)
     taken = torch.zeros((b, edges + 1), dtype=torch.bool, device=device)
     for left in range(_doublings(n), 0, -1):
         one, two = component[:, first], component[:, second]  # (b, e)
@@ -100,7 +150,7 @@ def spanning_tree(guide: Float[Tensor, "b g h w"]) -> Bool[Tensor, "b 4 h w"]:
         chosen = F.pad(edge, (0, 1), value=edges).gather(1, best)  # `edges` where there is none
         taken = taken.scatter(1, chosen, value=True)
         # Hook each component to the one across its edge; of a pair that chose each other the smaller stays.
-        itself = pixel.flatten().expand(b, n)
+        itself = here.expand(b, n)
         across = F.pad(one + two, (0, 1)).gather(1, chosen) - itself
         above = torch.where(best < edges, across, itself)
         mutual = (above.gather(1, above) == itself) & (itself < above)
@@ -150,34 +200,18 @@ def _next_arc(has: Bool[Tensor, "b 4 n"], leads: Int[Tensor, " n"], d: int) -> I
     return way * has.shape[2] + leads
 
 
-def _from_leaves(
-    x: Float[Tensor, "b c n"], parent: Int[Tensor, "b n"], weight: Float[Tensor, "b n"]
-) -> Float[Tensor, "b c n"]:
+def _from_leaves(x: Float[Tensor, "b c n"], steps: Steps) -> Float[Tensor, "b c n"]:
     r"""Return :math:`A_i = x_i + \sum_{children} w_c A_c`, twice as far with every step."""
-    for _ in range(_doublings(x.shape[2])):
-        parent = _home_at_zero(parent, weight)
+    for parent, weight in steps:
         x = x.scatter_add(2, parent[:, None].expand_as(x), x * weight[:, None])
-        parent, weight = parent.gather(1, parent), weight * weight.gather(1, parent)
     return x
 
 
-def _from_root(
-    x: Float[Tensor, "b c n"], parent: Int[Tensor, "b n"], weight: Float[Tensor, "b n"]
-) -> Float[Tensor, "b c n"]:
+def _from_root(x: Float[Tensor, "b c n"], steps: Steps) -> Float[Tensor, "b c n"]:
     r"""Return :math:`S_i = x_i + w_i S_{parent}`, twice as far with every step."""
-    for _ in range(_doublings(x.shape[2])):
-        parent = _home_at_zero(parent, weight)
+    for parent, weight in steps:
         x = x + weight[:, None] * _pick(x, parent)
-        parent, weight = parent.gather(1, parent), weight * weight.gather(1, parent)
     return x
-
-
-def _home_at_zero(parent: Int[Tensor, "b n"], weight: Float[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Return parents, a pixel's own place where its weight is zero: past the root, or beyond reach.
-
-    What is added there is zero all the same, but not by thousands of pixels to one place.
-    """
-    return torch.where(weight > 0, parent, torch.arange(parent.shape[1], device=parent.device))
 
 
 def _pick(x: Float[Tensor, "b c n"], index: Int[Tensor, "b n"]) -> Float[Tensor, "b c n"]:
