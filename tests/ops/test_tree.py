@@ -132,3 +132,18 @@ def test_long_paths_are_followed_to_their_end():
     gap = (ramp[0, 0, 0][:, None] - ramp[0, 0, 0]).abs() / 0.3 * 0.09
     weight = torch.exp(-gap)
     torch.testing.assert_close(tree_filter(x, ramp)[0, 0, 0], weight @ x[0, 0, 0] / weight.sum(1))
+
+
+def test_trees_found_together_are_those_found_one_by_one():
+    p, image = drawn(3, 2, 9, 8, seed=13).softmax(1), drawn(3, 3, 9, 8, seed=14)
+    image[0, :, :4] = 0
+    image[0, :, 4:] = 40  # an edge whose weight is zero: nothing passes
+    scales = (drawn(3, 2, 9, 8, seed=15) * 3, drawn(3, 1, 9, 8, seed=16))
+    smooth = tree_filter(p, image / 0.02**0.5)
+    for scale in scales:
+        smooth = tree_filter(smooth, scale)
+    everywhere = torch.ones(3, 9, 8, dtype=torch.bool)
+    found = tree_energy(p, image, scales, everywhere)
+    torch.testing.assert_close(found, (p - smooth).abs().sum(1).mean(), rtol=1e-12, atol=0)
+    halves = tree_filter(p[:1], image[:1] / 0.02**0.5)[0]
+    np.testing.assert_allclose(halves[0, :4], p[0, 0, :4].mean().expand(4, 8), rtol=1e-9)
