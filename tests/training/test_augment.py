@@ -1,5 +1,7 @@
 """Augmentation moves images and labels together, exactly, and outside pixels are not known."""
 
+import math
+
 import pytest
 import torch
 
@@ -81,3 +83,21 @@ def test_flip_rates():
     move = draw(POLICIES["flips"], 4000, torch.Generator().manual_seed(0))
     assert move.hflip.float().mean().item() == pytest.approx(0.5, abs=0.03)
     assert not draw(POLICIES["none"], 100, torch.Generator().manual_seed(0)).hflip.any()
+
+
+def test_outside_a_gray_image_is_the_policys_border_and_outside_a_color_one_black():
+    def turned(channels, border):
+        image = torch.full((1, channels, 9, 9), 0.3)
+        batch = Batch(
+            image, torch.zeros(1, 9, 9).long(), None, None, None, torch.zeros(1).long(), 1
+        )
+        quarter = math.radians(45)
+        cos, sin = math.cos(quarter), math.sin(quarter)
+        affine = torch.tensor([[[cos, -sin, 0.0], [sin, cos, 0.0]]])
+        still = torch.zeros(1, dtype=torch.bool)
+        return apply(Move(still, still, None, affine, border), batch).image[0, :, 0, 0]
+
+    light = torch.tensor([0.8])
+    assert turned(1, light).tolist() == pytest.approx([0.8])
+    assert turned(1, None).tolist() == [0]
+    assert turned(3, light).tolist() == [0, 0, 0]

@@ -28,6 +28,7 @@ class Policy:
         rotated: Probability of a rotation at all.
         scale: Largest relative change of scale.
         shift: Largest shift, relative to the image.
+        border: What lies outside a gray image, from 0 to 1; a color image is black outside.
     """
 
     hflip: float = 0.0
@@ -37,6 +38,7 @@ class Policy:
     rotated: float = 1.0
     scale: float = 0.0
     shift: float = 0.0
+    border: float = 0.0
 
     @property
     def resamples(self) -> bool:
@@ -48,7 +50,9 @@ POLICIES: dict[str, Policy] = {
     "none": Policy(),
     "hflip": Policy(hflip=0.5),
     "flips": Policy(hflip=0.5, vflip=0.5),  # METHODS 1.3
-    "rotate": Policy(hflip=0.25, vflip=0.25, turns=0.5, rotate=45, rotated=0.5),  # METHODS 3.3
+    "rotate": Policy(
+        hflip=0.25, vflip=0.25, turns=0.5, rotate=45, rotated=0.5, border=0.8
+    ),  # METHODS 3.3
     "mild": Policy(hflip=0.5, rotate=10, scale=0.1, shift=0.05),  # METHODS 5.3
 }
 
@@ -61,6 +65,7 @@ class Move:
     vflip: Bool[Tensor, " b"]
     turns: Int[Tensor, " b"] | None = None
     affine: Float[Tensor, "b 2 3"] | None = None
+    border: Float[Tensor, " b"] | None = None
 
     @classmethod
     def joined(cls, moves: Sequence[Move]) -> Move:
@@ -94,7 +99,7 @@ class Move:
 
 
 def _parts(move: Move) -> tuple[Tensor | None, ...]:
-    return (move.hflip, move.vflip, move.turns, move.affine)
+    return (move.hflip, move.vflip, move.turns, move.affine, move.border)
 
 
 def draw(policy: Policy, count: int, generator: torch.Generator) -> Move:
@@ -104,7 +109,8 @@ def draw(policy: Policy, count: int, generator: torch.Generator) -> Move:
     if policy.turns:
         turns = torch.randint(0, 4, (count,), generator=generator) * (chance[2] < policy.turns)
     affine = _draw_affine(policy, count, generator) if policy.resamples else None
-    return Move(chance[0] < policy.hflip, chance[1] < policy.vflip, turns, affine)
+    border = torch.full((count,), policy.border) if policy.border else None
+    return Move(chance[0] < policy.hflip, chance[1] < policy.vflip, turns, affine, border)
 
 
 def _draw_affine(policy: Policy, count: int, generator: torch.Generator) -> Tensor:
@@ -128,7 +134,8 @@ def apply(move: Move, batch: Batch) -> Batch:
         for turn in (1, 2, 3):
             parts = parts.where(move.turns == turn, partial(torch.rot90, k=turn, dims=(-2, -1)))
     if move.affine is not None:
-        parts = parts.resampled(move.affine.to(batch.image.device))
+        border = None if move.border is None else move.border.to(batch.image.device)
+        parts = parts.resampled(move.affine.to(batch.image.device), border)
     return parts.back(batch)
 
 
@@ -157,9 +164,12 @@ class _Parts:
             None if self.labels is None else torch.where(pick, change(self.labels), self.labels),
         )
 
-    def resampled(self, affine: Tensor) -> _Parts:
+    def resampled(self, affine: Tensor, border: Tensor | None) -> _Parts:
         grid = F.affine_grid(affine, list(self.image.shape), align_corners=False)
-        image = F.grid_sample(self.image, grid, mode="bilinear", align_corners=False)
+        outside = None if border is None or self.image.shape[1] > 1 else border[:, None, None, None]
+        image = self.image if outside is None else self.image - outside
+        image = F.grid_sample(image, grid, mode="bilinear", align_corners=False)
+        image = image if outside is None else image + outside
         if self.labels is None:
             return _Parts(image, None)
         inside = (grid.abs() <= 1).all(-1)[:, None].to(image.dtype)
