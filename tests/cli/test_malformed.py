@@ -419,7 +419,7 @@ CASES = [
         "site with a typing error",
         site(supervison="box"),
         "site 'anna': unknown key 'supervison'; did you mean 'supervision'? (known here: name, "
-        "data, supervision, annotates, complete, style, sparsity)",
+        "data, supervision, annotates, complete, style, sparsity, empty_slices)",
     ),
     declared(
         "site with a bad form",
@@ -511,7 +511,7 @@ CASES = [
         own_file("anotates = []\n"),
         3,
         "site.toml: unknown key 'anotates'; did you mean 'annotates'? (known here: name, data, "
-        "supervision, annotates, complete, style, sparsity)",
+        "supervision, annotates, complete, style, sparsity, empty_slices)",
     ),
     Case(
         "site file with more",
@@ -588,13 +588,13 @@ CASES = [
         "unknown key of evaluate",
         run(evaluate={"ever": 2}),
         "unknown key 'evaluate.ever'; did you mean 'every'? (known here: every, selection, "
-        "validation, per_case, pictures)",
+        "validation, per_case, portraits, pictures)",
     ),
     asked(
         "unknown key of engine",
         run(engine={"thread": 2}),
-        "unknown key 'engine.thread'; did you mean 'threads'? (known here: device, threads, "
-        "memory_mib, checkpoint_every, ledger, track)",
+        "unknown key 'engine.thread'; did you mean 'threads'? (known here: device, capture, "
+        "compile, precision, threads, memory_mib, checkpoint_every, ledger, track)",
     ),
     asked(
         "unknown key of participation",

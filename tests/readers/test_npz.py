@@ -78,7 +78,7 @@ def test_a_declaration_may_name_it(tmp_path, federation):
         ),
         ({"masks": np.zeros(4)}, "holds the array 'masks'; did you mean 'mask'?"),
         ({"split": SPLIT[:3]}, "has 4 images, but 3 in its array `split`; give one for each"),
-        ({"split": np.array(["trian"] * 4)}, "has the split 'trian'; expected"),
+        ({"split": np.array(["practice"] * 4)}, "has the split 'practice'; expected"),
         ({"patient": np.zeros(4)}, "is in the splits 'train', 'validation' and 'test'"),
         ({"image": np.full((4, 8, 10), np.nan)}, "holds 80 values that are NaN or infinite"),
         ({"case": np.array([{}] * 4)}, "cannot be read; it is damaged"),
