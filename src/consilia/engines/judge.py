@@ -15,14 +15,13 @@ from consilia.datasets.contract import Cases
 from consilia.declare import Federation
 from consilia.evaluate.metrics import classification_scores, segmentation_scores
 from consilia.payload import Weights
+from consilia.runs.cases import MEMBER, PROBABILITY, TRUTH
 from consilia.training.site import Workbench, images_at_once
 from consilia.training.transfer import fill
 
 METRICS = ("dice", "iou", "hd95", "sensitivity", "precision")
 #: So many new images at least are predicted together.
 BATCH = 32
-#: How columns of probabilities begin; of the members of a panel there is a column each besides.
-PROBABILITY, MEMBER = "probability/", "probability-"
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _judge_classes(federation: Federation, probability: np.ndarray, cases: Cases
     )
     columns = (
         *(f"{PROBABILITY}{label}" for label in federation.labels),
-        *(f"truth/{label}" for label in federation.labels),
+        *(f"{TRUTH}{label}" for label in federation.labels),
     )
     truth = cases.truth if known is None else np.where(known, cases.truth, np.nan)
     values = np.concatenate([probability, truth], 1).astype(np.float64)

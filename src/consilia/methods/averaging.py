@@ -105,14 +105,8 @@ class AveragingBase(Method[Intro, Server, Down, Up, Kept]):
 
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
         """Average each parameter group by its shares."""
-        images = self.image_shares(ups)
-        shares: dict[str, Shares] = dict.fromkeys(server.groups, images)
-        if self.rows == "labelled":
-            shares["head"] = row_shares(server, tuple(ups), images)
         updates = {site: up.weights for site, up in ups.items()}
-        weights = reduce(server.weights, updates, shares, server.groups)
-        total = sum(images.values())
-        return replace(server, weights=weights, last={k: v / total for k, v in images.items()})
+        return averaged(server, updates, self.image_shares(ups), self.rows)
 
     def model_for(self, down: Down, memory: Kept | None, site: Site) -> Weights:
         """Use the global weights."""
@@ -165,6 +159,21 @@ def count_labels(site: Site) -> Intro:
     # With exclusive labels a marked image rules out labels the site never marks; those it does
     # not teach.
     return Intro(len(used), labelled * site.marks)
+
+
+def averaged(
+    server: Server,
+    updates: Mapping[str, Weights],
+    images: Mapping[str, float],
+    rows: Literal["all", "labelled"],
+) -> Server:
+    """Return the server with the sites' mean by images; the head's rows by who teaches them, if asked."""
+    shares: dict[str, Shares] = dict.fromkeys(server.groups, images)
+    if rows == "labelled":
+        shares["head"] = row_shares(server, tuple(updates), images)
+    weights = reduce(server.weights, updates, shares, server.groups)
+    total = sum(images.values())
+    return replace(server, weights=weights, last={k: v / total for k, v in images.items()})
 
 
 def row_shares(server: Server, sites: tuple[str, ...], images: Mapping[str, float]) -> Shares:

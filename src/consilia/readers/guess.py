@@ -13,7 +13,7 @@ from consilia.declare import Federation, Supervision
 from consilia.declare.read import validate
 from consilia.errors import DataError
 from consilia.readers.entries import BACKGROUND, UNSEEN, Folder
-from consilia.readers.files import list_files
+from consilia.readers.files import Severity, list_files
 from consilia.readers.formats import FORMATS
 from consilia.readers.images import IMAGE_TYPES, MASK_TYPES, read_image, read_index_map
 from consilia.readers.shapes import Bitmap, Dots, Line, Polygon, Shape
@@ -71,6 +71,10 @@ def guess_federation(root: Path) -> Federation:
     return validate(Federation, table, f"folder '{root.name}'")
 
 
+def _pass_over(severity: Severity, sentence: str) -> None:
+    """Say nothing: what is wrong is reported by the inspection that follows."""
+
+
 def _images(root: Path) -> list[Path]:
     if not (root / "images").is_dir():
         msg = f"folder '{root}' has no folder 'images'; put its images there"
@@ -82,7 +86,7 @@ def _images(root: Path) -> list[Path]:
         "image",
         "the folder",
         types,
-        lambda severity, sentence: None,
+        _pass_over,
         beside=(".json", ".xml"),
         series=True,
     )
@@ -134,7 +138,7 @@ def _annotations(root: Path) -> tuple[Supervision, tuple[str, ...]]:
         files = way.find(folder)
         if not files:
             continue
-        found = way.read(folder, files, images, lambda severity, sentence: None)
+        found = way.read(folder, files, images, _pass_over)
         shapes = [mark.shape for marks in found.marks.values() for mark in marks]
         if shapes:
             return _form_of(shapes), tuple(folder.heard)
@@ -165,9 +169,7 @@ def _from_masks(root: Path) -> tuple[Supervision, tuple[str, ...]]:
 def _mask_values(root: Path) -> Iterator[np.ndarray]:
     """Yield the values of each mask that can be read; what cannot is reported by the inspection."""
     types = (*MASK_TYPES, *VOLUME_TYPES)
-    masks = list_files(
-        root / "masks", root, "mask", "the folder", types, lambda severity, sentence: None
-    )
+    masks = list_files(root / "masks", root, "mask", "the folder", types, _pass_over)
     images = {path.name.partition(".")[0]: path for path in _images(root)}
     for path in masks.values():
         try:

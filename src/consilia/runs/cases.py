@@ -7,6 +7,9 @@ from typing import Any
 
 from consilia.runs.store import RunFolder
 
+#: How columns of image-level labels begin; of a panel's members there is a column of each besides.
+PROBABILITY, MEMBER, TRUTH = "probability/", "probability-", "truth/"
+
 
 def cases_of(folder: RunFolder, rounds: Sequence[int]) -> dict[str, Any]:
     """Return the per-case tables of some rounds, averaged, site by site; empty where there is none.

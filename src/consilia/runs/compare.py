@@ -28,7 +28,7 @@ from consilia.evaluate.statistics import (
     paired_auroc_test,
     paired_test,
 )
-from consilia.runs.cases import cases_of
+from consilia.runs.cases import MEMBER, PROBABILITY, TRUTH, cases_of
 from consilia.runs.published import PublishedTable
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder, plain_json
@@ -275,7 +275,7 @@ def _pooled(runs: _Runs, metric: str) -> _Cases | None:
 
     models = _models(columns)
     if models and metric == "auroc":
-        labels = [c for c in columns if c.startswith("truth/")]
+        labels = [c for c in columns if c.startswith(TRUTH)]
         each = [read(model, table) for table in tables for model in models]
         return _Cases(groups, where, np.stack(each), read(labels, tables[0]))
     if metric not in columns:
@@ -285,13 +285,12 @@ def _pooled(runs: _Runs, metric: str) -> _Cases | None:
 
 def _models(columns: Sequence[str]) -> list[list[str]]:
     """Return the columns of each model's probabilities: those of a panel's members, or the only one's."""
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for column in columns:
-        kind = column.partition("/")[0]
-        if kind.startswith("probability"):
-            found.setdefault(kind, []).append(column)
-    members = [names for kind, names in found.items() if kind != "probability"]
-    return members or list(found.values())
+        if column.startswith(MEMBER):
+            members.setdefault(column.partition("/")[0], []).append(column)
+    only = [column for column in columns if column.startswith(PROBABILITY)]
+    return list(members.values()) or ([only] if only else [])
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:

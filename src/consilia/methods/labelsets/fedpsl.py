@@ -11,10 +11,9 @@ from torch import Tensor
 
 from consilia.declare import Federation
 from consilia.labels.usable import without_usable_labels
-from consilia.methods.averaging import Down, Intro, Memory, Server, count_labels, row_shares
+from consilia.methods.averaging import Down, Intro, Memory, Server, averaged, count_labels
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.ops.bilevel import Named, inner_step, outer_gradient
-from consilia.ops.reduce import Shares, reduce
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Step, train_locally
@@ -111,13 +110,7 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
         """Average features by images and each label's row by its labelled counts (Eq. 9)."""
         images = {site: float(server.intros[site].images) for site in ups}
-        shares: dict[str, Shares] = dict.fromkeys(server.groups, images)
-        if self.rows == "labelled":
-            shares["head"] = row_shares(server, tuple(ups), images)
-        updates = {site: up.weights for site, up in ups.items()}
-        weights = reduce(server.weights, updates, shares, server.groups)
-        total = sum(images.values())
-        return replace(server, weights=weights, last={k: v / total for k, v in images.items()})
+        return averaged(server, {s: up.weights for s, up in ups.items()}, images, self.rows)
 
     def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Use the global weights."""

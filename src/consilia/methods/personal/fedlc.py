@@ -4,44 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, cast, final
+from typing import ClassVar, cast, final
 
 from torch import Tensor
 
 from consilia.declare import Federation
 from consilia.methods.contract import Card, hyper
 from consilia.methods.personal.keeping import Keeping, Server, Welcome, joined
-from consilia.payload import Group, Weights
+from consilia.methods.personal.own_head import Down, Memory, Up
 from consilia.training.batch import Batch
 from consilia.training.learner import Learner
 from consilia.training.selection import SelectionLearner
 from consilia.training.site import Site, Workbench
 from consilia.training.turns import train_in_turns
-
-Shared = Annotated[Weights, Group(("body", "norm"))]
-
-
-@dataclass(frozen=True)
-class Down:
-    """Travels to a site: everything but the head, averaged."""
-
-    weights: Shared
-
-
-@dataclass(frozen=True)
-class Up:
-    """Leaves a site: everything but its head, image count and mean loss."""
-
-    weights: Shared
-    images: int
-    loss: float
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Stays at a site: its head, the last layer."""
-
-    own: Annotated[Weights, Group(("head",))]
 
 
 @final

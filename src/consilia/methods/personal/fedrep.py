@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, final
+from typing import ClassVar, final
 
 from consilia.methods.contract import Card, hyper
 from consilia.methods.personal.keeping import Keeping, Server, Welcome, joined
-from consilia.payload import Group, Weights
+from consilia.methods.personal.own_head import Down, Memory, Up
 from consilia.training.settings import Training
 from consilia.training.site import Site
 from consilia.training.turns import train_in_turns
-
-Shared = Annotated[Weights, Group(("body", "norm"))]
-
-
-@dataclass(frozen=True)
-class Down:
-    """Travels to a site: everything but the head, averaged."""
-
-    weights: Shared
-
-
-@dataclass(frozen=True)
-class Up:
-    """Leaves a site: everything but its head, image count and mean loss."""
-
-    weights: Shared
-    images: int
-    loss: float
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Stays at a site: its head, the last layer."""
-
-    own: Annotated[Weights, Group(("head",))]
 
 
 @final
