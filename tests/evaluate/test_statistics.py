@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import itertools
 from itertools import product
 
 import numpy as np
@@ -340,13 +339,20 @@ def test_strata_count_alike_however_many_patients_they_have():
 
 
 def test_a_paired_difference_of_strata_is_the_mean_of_theirs():
-    a, b = np.array([0.5, 0.5, 0.5, 0.9]), np.array([0.4, 0.4, 0.4, 0.5])
+    b = np.full(4, 0.4)
+    a = b + np.array([0.1, -0.1, 0.1, 0.05])
     found = s.paired_test(a, b, list("pqrt"), strata=["x", "x", "x", "y"])
-    assert found.difference == pytest.approx((0.1 + 0.4) / 2)
-    effects = [0.1 / 3] * 3 + [0.4]
-    signs = list(itertools.product((1, -1), repeat=4))
-    far = sum(abs(sum(f * e for f, e in zip(x, effects, strict=True))) >= 0.5 - 1e-9 for x in signs)
-    assert found.p == pytest.approx(far / len(signs))
+    effects = [0.1 / 6, -0.1 / 6, 0.1 / 6, 0.05 / 2]
+    assert found.difference == pytest.approx(sum(effects))
+
+    def p_of(parts):
+        sums = [
+            sum(f * e for f, e in zip(x, parts, strict=True)) for x in product((1, -1), repeat=4)
+        ]
+        return sum(abs(each) >= abs(sum(parts)) - 1e-9 for each in sums) / len(sums)
+
+    assert found.p == pytest.approx(p_of(effects))
+    assert found.p != p_of([0.1, -0.1, 0.1, 0.05])  # all patients alike would say something else
 
 
 def test_several_models_score_the_mean_of_their_areas_not_that_of_their_mean():

@@ -61,10 +61,9 @@ def test_a_site_declares_what_becomes_of_empty_slices(scans, federation):
 
 
 def test_spacing_follows_the_size_that_images_are_brought_to(scans, federation):
-    data = read_folder(scans, federation(), "x")
-    rows, columns = federation().image.size
+    data = read_folder(scans, federation(image={"size": (16, 40), "channels": 1}), "x")
     assert data.test.spacing.shape == (5, 3)
-    assert np.allclose(data.test.spacing[0], [2.5, 0.7 * 8 / rows, 0.7 * 10 / columns])
+    assert np.allclose(data.test.spacing[0], [2.5, 0.7 * 8 / 16, 0.7 * 10 / 40])
     assert len(data.test.take(np.array([1, 3])).spacing) == 2
 
 
