@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 WORKERS ?= 2
+KILLS ?= 10
 export PIP_NO_INPUT = 1
 
 .PHONY: help setup demo federation format check test test-slow test-federation bench bench-gpu bench-peers docs all clean
@@ -48,8 +49,8 @@ test: .venv/.dev  ## the fast tests
 test-slow: .venv/.dev  ## studies with tolerances and the long fault tables
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
 
-test-federation: .venv/.dev  ## every method, fault and intruder over real processes (about an hour)
-	$(BIN)/python -m pytest -q tests/federation
+test-federation: .venv/.dev  ## every method, fault and intruder over real processes (over an hour)
+	CONSILIA_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/federation
 
 bench: .venv/.dev  ## ratios against a bare PyTorch loop, on this CPU
 	$(BIN)/python -m benchmarks.run

@@ -22,6 +22,7 @@ from consilia.federation import coordinator as co
 from consilia.federation import processes
 from consilia.federation import site as si
 from consilia.federation.across import run_across
+from consilia.federation.up import up
 from consilia.runs.spec import RunSpec
 
 SITES = ("graz", "hanoi", "izmir", "jaipur")
@@ -63,7 +64,7 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     folder.mkdir(parents=True)
     table = spec.federation.model_dump(mode="json", exclude_none=True)
     (folder / "federation.toml").write_text(tomli_w.dumps(table))
-    where = {"host": "localhost", "port": co.free_port(), "listen": "127.0.0.1"}
+    where = {"host": "localhost", "port": processes.free_port(), "listen": "127.0.0.1"}
     invitations = co.make_coordinator(folder / "c", folder / "federation.toml", **where)  # type: ignore[arg-type]
     coordinator = co.Coordinator.open(folder / "c")
     sites = []
@@ -71,7 +72,7 @@ def measure(count: int, folder: Path) -> dict[str, float]:
         sites.append(si.join(invitations[site.name], folder / site.name, site.data))
         co.admit(coordinator, folder / site.name / f"{site.name}.enrolment")
     try:
-        co.up(coordinator)
+        up(coordinator)
         for one in sites:
             si.prepare(one)
             processes.start(one.folder)

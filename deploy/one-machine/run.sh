@@ -2,6 +2,7 @@
 # A federation of real processes on this machine: a coordinator, its door and four hospitals, over TLS
 # on loopback. The same commands, in the same order, serve on five machines.
 #   deploy/one-machine/run.sh [FOLDER]      (default: federation-demo; it must not exist)
+# The door is nginx where it is installed; DOOR=--no-nginx takes the small proxy.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 at=${1:-federation-demo}
@@ -28,7 +29,7 @@ for site in $sites; do # their enrolments come back
   consilia coordinator admit "$at/$site/$site.enrolment" --at "$at/coordinator"
 done
 
-consilia coordinator up --at "$at/coordinator"
+consilia coordinator up --at "$at/coordinator" ${DOOR:-}
 for site in $sites; do consilia site up --at "$at/$site" & done
 wait
 

@@ -11,12 +11,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 import tomli_w
 
 from consilia.engines.inprocess import run_in_process
 from consilia.federation import coordinator as co
 from consilia.federation import processes
 from consilia.federation import site as si
+from consilia.federation.status import status
+from consilia.federation.up import up as bring_up
 from consilia.runs.spec import RunSpec
 from tests.federation.support import final_bytes, without_times
 
@@ -57,8 +60,10 @@ CLASSIFICATION = {
 class Live:
     """Starts everything, and stops what it started."""
 
-    def __init__(self, path: Path, table: dict, name: str = "live") -> None:
+    def __init__(self, path: Path, table: dict, name: str = "live", disks: tuple = ()) -> None:
+        """Let coordinator and sites meet; the sites in `disks` have a small disk of their own."""
         self.path = path
+        self.disks: list[Path] = []
         self.table = {"name": name, **table}
         self.sites = [site["name"] for site in table["site"]]
         self.children: list[subprocess.Popen] = []
@@ -68,19 +73,28 @@ class Live:
             path / "coordinator",
             path / "federation.toml",
             host="localhost",
-            port=co.free_port(),
+            port=processes.free_port(),
             listen="127.0.0.1",
         )
         self.coordinator = co.Coordinator.open(path / "coordinator")
         self.folders = {}
         for site in table["site"]:
             folder = path / site["name"]
+            if site["name"] in disks:
+                self._mount(folder)
             joined = si.join(invitations[site["name"]], folder, site["data"])
             self.folders[site["name"]] = joined
             co.admit(self.coordinator, folder / f"{site['name']}.enrolment")
 
-    def up(self) -> Live:
-        co.up(self.coordinator, nginx=False)
+    def _mount(self, folder: Path, size: str = "24m") -> None:
+        folder.mkdir(mode=0o700)
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", str(folder)]
+        if subprocess.run(words, capture_output=True, check=False).returncode:
+            pytest.skip("a small disk cannot be mounted here: that needs root")
+        self.disks.append(folder)
+
+    def up(self, *, nginx: bool = False) -> Live:
+        bring_up(self.coordinator, nginx=nginx)
         for folder in self.folders.values():
             si.prepare(folder)
             processes.start(folder.folder)
@@ -90,7 +104,7 @@ class Live:
     def wait_online(self, names, seconds=120.0) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            states = co.status(self.coordinator)["sites"]
+            states = status(self.coordinator)["sites"]
             if all(states[name] == "online" for name in names):
                 return
             time.sleep(0.3)
@@ -105,6 +119,8 @@ class Live:
         folders = [*(f.folder for f in self.folders.values()), self.coordinator.folder]
         with ThreadPoolExecutor() as pool:
             list(pool.map(processes.stop, folders))
+        for folder in self.disks:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
     # --- runs ---
 
@@ -131,6 +147,10 @@ class Live:
         words = ["coordinator", "run", str(folder), "--at", str(self.coordinator.folder)]
         words += ["--out", str(self.path / "runs" / name), "--json", "--wait", "60", *options]
         return self._call(words)
+
+    def keep(self, who: str, *words: str) -> subprocess.Popen:
+        """Start a coordinator or a site in the foreground, as systemd would."""
+        return self._call([*words, "up", "--at", str(self.path / who), "--foreground"])
 
     def resume(self, name, *options) -> subprocess.Popen:
         words = ["coordinator", "resume", str(self.path / "runs" / name)]
@@ -191,9 +211,19 @@ class Live:
         return processes.pids(folder).get(what)
 
     def kill(self, who: str, what: str) -> None:
+        """Kill a process and wait until the keeper has started another in its place."""
         pid = self.pid(who, what)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
+        assert pid is not None, f"{what} of {who} is not running"
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: self.pid(who, what) not in (None, pid), 30)
+
+
+def until(ready, seconds=400) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def finish(child, seconds=300) -> dict:

@@ -9,6 +9,7 @@ import json
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,15 +24,15 @@ from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
 from consilia.engines import flower
-from consilia.engines.flower import FlowerTransport, Node, from_content, to_content
+from consilia.engines.flower import FlowerTransport, Node, from_content, reply_to, to_content
 from consilia.engines.inprocess import make_bench, make_start
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import Rounds
 from consilia.federation import desk as desk_module
 from consilia.federation.across import limit
-from consilia.federation.coordinator import as_federation, for_sites
-from consilia.federation.desk import VERBS, Desk
+from consilia.federation.desk import Desk
 from consilia.federation.keys import new_key, public_text
+from consilia.federation.study import VERBS, as_federation, for_sites
 from consilia.methods import make_method
 from consilia.runs.store import RunFolder
 
@@ -66,15 +67,13 @@ class Grid:
         self.sent[name] = message
         return [name]
 
-    def pull_messages(self, names):
-        found = []
+    def pull(self, names):
+        found = {}
         for name in names:
             message = self.sent.pop(name, None)
-            if message is None:
-                continue
-            reply = self.wire.deliver(message)
+            reply = None if message is None else self.wire.deliver(message)
             if reply is not None:
-                found.append(reply)
+                found[name] = reply
         return found
 
 
@@ -111,7 +110,10 @@ class Wire:
             return None
         if self.crash is not None and self.crash(name, told):
             return Message(Error(code=8, reason="ClientApp stopped responding."), reply_to=message)
-        reply = self.desks[name].answer(asked)
+        answered = reply_to(message, self.desks[name].answer)
+        if answered.has_error():
+            return answered
+        reply = from_content(answered.content)
         if self.tamper is not None:
             reply = self.tamper(name, told, asked, reply) or reply
         self.packets.append((name, told, asked, reply))
@@ -153,7 +155,8 @@ class Federation:
         self.desks[name] = self.desk(name, old.folder, old.allow, old.key)
 
     def transport(self, **options):
-        session = type("Session", (), {"grid": self.wire.grid, "online": self.wire.online})()
+        parts = {"grid": self.wire.grid, "pull": self.wire.grid.pull, "online": self.wire.online}
+        session = SimpleNamespace(**parts)
         keys = {
             name: (d.key.public_key(), public_text(d.key.public_key()).encode())
             for name, d in self.desks.items()

@@ -12,9 +12,9 @@ pytest.importorskip("flwr", reason="Flower is not installed (consilia[flower])")
 from consilia.engines.messages import Hello
 from consilia.engines.packet import seal, unseal
 from consilia.errors import MessageError
-from consilia.federation.coordinator import for_sites
 from consilia.federation.keys import new_key
 from consilia.federation.proxy import passes
+from consilia.federation.study import for_sites
 from consilia.payload import pack
 from tests.federation.support import MIXED, RUN, Federation, lines, spec_for
 
@@ -133,6 +133,32 @@ def test_data_that_changes_under_way_is_refused(federation, monkeypatch):
     assert told == "this site's images or labels are not those that the run began with"
 
 
+def test_a_site_reads_its_images_as_one_process_does(tmp_path, monkeypatch):
+    """The wideness of drawn boxes, their seed and the share for validation come from the study."""
+    from consilia.engines.inprocess import load_own
+    from consilia.federation import desk
+
+    honest = load_own
+    shape = {"size": [16, 16], "channels": 1}
+    table = {"name": "bo", "data": "dataset:phantom-mixed/bergen", "supervision": "box"}
+    simulate = {"seed": 3, "margin": [2, 3]}
+    spec = spec_for("fedmix", sites=MIXED, simulate=simulate, evaluate={"validation": 0.25})
+    declared = {"task": "segmentation", "labels": ["lesion"], "image": shape, "site": [table]}
+    federation = Federation(spec, tmp_path / "f", monkeypatch)
+    own = type(spec.federation).model_validate({"name": "toy", **declared})
+    federation.desks["bo"].federation = own
+    monkeypatch.setattr(desk, "load_own", honest)
+    other = own.model_dump(mode="json", exclude_none=True)
+    other["site"] = [{**table, "data": "data"}, {"name": "anna", "data": "data"}]
+    study = {**changed(federation), "federation": other}
+    assert ask(federation, study=study).message == "Intro"
+    (worker, _), *_ = federation.desks["bo"]._held.values()
+    expected = honest(spec, own, "bo", tmp_path)
+    assert worker.data.fingerprint == expected.fingerprint
+    plain = spec.model_copy(update={"simulate": type(spec.simulate)(seed=3)})
+    assert honest(plain, own, "bo", tmp_path).fingerprint != expected.fingerprint
+
+
 def test_a_paused_site_answers_nothing(federation):
     (federation.desks["bo"].folder / "paused").touch()
     assert refused(federation) == "this site is paused by its hospital"
@@ -171,7 +197,7 @@ def test_a_folder_with_file_names_in_an_error_tells_none_of_them(federation, mon
     ("method", "path", "expected"),
     [
         ("POST", b"/v1/fleet/pull-messages", True),
-        ("POST", b"/v1/fleet/push-object?x=1", True),
+        ("POST", b"/v1/fleet/push-object?x=1", False),
         ("GET", b"/v1/fleet/pull-messages", False),
         ("POST", b"/v1/fleet", False),
         ("POST", b"/v1/control/start-run", False),

@@ -10,6 +10,7 @@ import torch
 
 from consilia.engines.packet import Packet, seal, unseal
 from consilia.errors import RunError
+from consilia.federation.desk import append
 from consilia.methods import METHODS, make_method
 from consilia.payload import Record
 from consilia.testing import run_toy, toy_spec
@@ -19,6 +20,7 @@ from tests.federation.support import (
     Federation,
     events,
     final_bytes,
+    flower,
     lines,
     spec_for,
     without_times,
@@ -87,6 +89,20 @@ def test_every_method_gives_the_same_bits_and_numbers(name, tmp_path, monkeypatc
     assert [without_times(x) for x in lines(tmp_path / "f/run")] == [
         without_times(x) for x in lines(one)
     ]
+    assert_no_images(federation)
+
+
+def assert_no_images(federation):
+    """No array in any message has the type or the shape of a batch of images or of labels."""
+    size = list(federation.spec.federation.image.size)
+    seen = 0
+    for _, _, asked, reply in federation.wire.packets:
+        for packet in (asked, reply):
+            for name, kind, shape in json.loads(packet.manifest)["tensors"]:
+                seen += 1
+                assert kind not in ("uint8", "bool"), name
+                assert all(shape[i : i + 2] != size for i in range(len(shape))), (name, shape)
+    assert seen > 20
 
 
 @pytest.fixture
@@ -97,7 +113,7 @@ def federation(tmp_path, monkeypatch):
     return Federation(spec, tmp_path / "f", monkeypatch)
 
 
-def spoiled(federation, site, change, round_=2):
+def spoiled(federation, site, change, round_=2, signer=None):
     """Let a site answer one training with something else, signed with its own key all the same."""
 
     def tamper(name, told, asked, reply):
@@ -105,7 +121,8 @@ def spoiled(federation, site, change, round_=2):
             return None
         desk = federation.desks[site]
         record, _ = unseal(reply, desk.key.public_key(), site, 1 << 30)
-        return seal(change(record), desk.key, {"answers": asked.digest})
+        key = federation.desks[signer or site].key
+        return seal(change(record), key, {"answers": asked.digest})
 
     federation.wire.tamper = tamper
 
@@ -134,7 +151,13 @@ SPOILED = {
         lambda r: replace(r, tensors=dict(list(r.tensors.items())[1:])),
         "refused: train message",
     ),
-    "ten times too large": (
+    "ten times its size": (
+        lambda r: replace(
+            r, tensors={n: torch.cat([t] * 10) for n, t in r.tensors.items() if t.ndim}
+        ),
+        "refused: train message",
+    ),
+    "more than ten networks": (
         lambda r: with_tensor(r, lambda t: torch.zeros(10 << 20)),
         "refused: a packet has",
     ),
@@ -156,6 +179,17 @@ def test_a_spoiled_reply_is_refused_and_the_run_goes_on(federation, tmp_path, ca
     same, one = in_process(federation.spec, {"bo": (2,)})
     assert_same(tmp_path / "f/run", one)
     assert found["mean"] == same["mean"]
+
+
+def test_an_answer_in_another_sites_name_is_refused(federation, tmp_path, in_process):
+    """Anna answers for Bo: her key is the federation's too, but it is not his."""
+    spoiled(federation, "bo", lambda record: record, signer="anna")
+    federation.run()
+    assert events(tmp_path / "f/run", 2) == [
+        ("bo", "refused: a packet is not signed by the key it must come from")
+    ]
+    _, one = in_process(federation.spec, {"bo": (2,)})
+    assert_same(tmp_path / "f/run", one)
 
 
 def test_an_exception_in_a_site_is_a_sentence_that_quotes_nothing(
@@ -286,6 +320,66 @@ def test_a_replayed_reply_of_an_earlier_round_is_refused(federation, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("method", ["fedavg", "fedia"])
+def test_an_old_question_that_comes_again_spoils_nothing(tmp_path, monkeypatch, method, in_process):
+    """What the coordinator asked in round 1 reaches the site once more in every later round."""
+    training = {"keep_optimizer": True, "optimizer": "adam", "steps": 1}
+    spec = spec_for(method, sites=INCOMPLETE, labels=["round"], rounds=6, training=training)
+    federation = Federation(spec, tmp_path / "f", monkeypatch)
+    first = []
+
+    def tamper(name, told, asked, reply):
+        if (name, told["verb"]) == ("bo", "train"):
+            first.append(asked)
+            again = federation.desks[name].answer(first[0])
+            assert told["round"] == 1 or again.manifest != reply.manifest
+
+    federation.wire.tamper = tamper
+    found = federation.run()
+    assert len(first) == 6
+    assert all(line["took_part"] == ["anna", "bo"] for line in lines(tmp_path / "f/run"))
+    expected, one = in_process(spec)
+    assert found["sites"] == expected["sites"]
+    assert_same(tmp_path / "f/run", one, 6)
+
+
+def test_an_answer_that_was_cut_short_is_asked_for_again(federation, tmp_path, in_process):
+    """Its sender died between two parts: the site answers from its disk."""
+    whole = federation.wire.grid.pull
+    cut = []
+
+    def pull(names):
+        found = whole(names)
+        for name in found:
+            if len(cut) < 2:
+                cut.append(name)
+                found[name] = None
+        return found
+
+    federation.wire.grid.pull = pull
+    federation.run()
+    assert len(cut) == 2
+    _, one = in_process(federation.spec)
+    assert_same(tmp_path / "f/run", one)
+
+
+def test_a_site_that_dies_of_every_message_is_given_up(federation, tmp_path, in_process):
+    asked = []
+
+    def crash(name, told):
+        if (name, told["verb"], told["round"]) != ("bo", "train", 2):
+            return False
+        asked.append(told)
+        return True
+
+    federation.wire.crash = crash
+    federation.run()
+    assert len(asked) == flower.TRIES
+    assert events(tmp_path / "f/run", 2) == [("bo", "absent: ClientApp stopped responding.")]
+    _, one = in_process(federation.spec, {"bo": (2,)})
+    assert_same(tmp_path / "f/run", one)
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_killed_training_process_is_asked_again_and_nothing_is_lost(
     tmp_path, monkeypatch, moment, in_process
@@ -315,7 +409,7 @@ def test_a_killed_training_process_is_asked_again_and_nothing_is_lost(
 
     federation.wire.deliver = deliver
     federation.wire.crash = crash
-    found = federation.run()
+    found = federation.run(deadline=60.0)
     assert len(crashed) == 7  # introduce, three trainings, three evaluations
     expected, one = in_process(spec)
     assert without_times(found) == without_times(expected)
@@ -342,19 +436,29 @@ def test_a_full_disk_lets_nothing_out_and_the_site_comes_back(
     assert_same(tmp_path / "f/run", one)
 
 
-def test_a_ledger_that_cannot_be_written_lets_nothing_leave(federation, monkeypatch):
-    from consilia.federation.desk import Desk
+def test_a_ledger_that_cannot_be_written_lets_nothing_leave(federation, tmp_path, in_process):
+    ledger = federation.desks["bo"].folder / "ledger.jsonl"
+    ledger.symlink_to("/dev/full")  # every write to it says that no space is left
+    federation.run()
+    why = "absent: this site cannot write its ledger, so it answers nothing"
+    assert events(tmp_path / "f/run", 1) == events(tmp_path / "f/run", 2) == [("bo", why)]
+    assert not [packet for packet in federation.wire.packets if packet[0] == "bo"]
+    assert not [x for x in lines(tmp_path / "f/run", "ledger.jsonl") if _came(x, "bo")]
+    _, one = in_process(federation.spec, {"bo": (1, 2)})
+    assert_same(tmp_path / "f/run", one)
 
-    honest = Desk._note
 
-    def full(self, record, direction, head):
-        if direction == "up":
-            raise OSError(28, "No space left on device")
-        return honest(self, record, direction, head)
+def _came(line, site):
+    return (line["site"], line["direction"]) == (site, "up")
 
-    monkeypatch.setattr(Desk, "_note", full)
-    with pytest.raises(OSError, match="No space"):
-        federation.run()
+
+@pytest.mark.parametrize("cut", [b"", b'{"half', b'{"half": 1}\n'])
+def test_a_line_of_the_ledger_never_joins_one_that_a_crash_cut(tmp_path, cut):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(cut)
+    append(path, b'{"a": 1}\n')
+    append(path, b'{"b": 2}\n')
+    assert path.read_text().splitlines()[-2:] == ['{"a": 1}', '{"b": 2}']
 
 
 @pytest.mark.parametrize(
@@ -415,21 +519,6 @@ def test_the_ledgers_of_both_ends_agree_field_by_field_and_hash_by_hash(federati
 
 def _plain(line):
     return json.dumps({k: v for k, v in line.items() if k not in ("time", "run", "study")})
-
-
-def test_no_array_in_any_message_has_the_shape_of_images_or_labels(tmp_path, monkeypatch):
-    spec = spec_for("fedmix", sites=MIXED)
-    federation = Federation(spec, tmp_path / "f", monkeypatch)
-    federation.run()
-    size = list(spec.federation.image.size)
-    seen = 0
-    for _, _, asked, reply in federation.wire.packets:
-        for packet in (asked, reply):
-            for name, kind, shape in json.loads(packet.manifest)["tensors"]:
-                seen += 1
-                assert kind not in ("uint8", "bool"), name
-                assert all(shape[i : i + 2] != size for i in range(len(shape))), name
-    assert seen > 100
 
 
 def test_a_study_with_a_row_per_case_needs_the_sites_leave(tmp_path, monkeypatch, in_process):

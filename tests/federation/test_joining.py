@@ -19,6 +19,7 @@ from consilia.federation.invitation import (
     write_invitation,
 )
 from consilia.federation.keys import fingerprint, new_key, read_key, write_key
+from consilia.federation.up import prepare
 from tests.federation.support import MIXED, spec_for
 
 FEDERATION = spec_for("fedmix", sites=MIXED).federation
@@ -170,7 +171,7 @@ def test_nothing_can_turn_tls_or_keys_off(made, tmp_path):
     """The commands the keeper runs: TLS, keys, loopback, the database; never --insecure."""
     coordinator, invitations = made
     site = si.join(invitations["anna"], tmp_path / "anna", "dataset:phantom-mixed/ashford")
-    co.prepare(coordinator, nginx=False)
+    prepare(coordinator, nginx=False)
     si.prepare(site)
     listed = json.loads((coordinator.folder / "processes.json").read_text())
     superlink = listed["commands"]["superlink"]

@@ -4,9 +4,12 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
+import socket
 import ssl
 import subprocess
+import sys
 import time
 
 import pytest
@@ -15,13 +18,14 @@ pytest.importorskip("flwr", reason="Flower is not installed (consilia[flower])")
 
 import httpx
 
+from consilia.declare import Federation
 from consilia.engines.packet import seal
-from consilia.federation import coordinator as co
 from consilia.federation import processes
 from consilia.federation.keys import make_authority, make_certificate, new_key, write_key
+from consilia.federation.up import door_answers
 from consilia.methods import METHODS, make_method
 from consilia.payload import pack
-from tests.federation.live import CLASSIFICATION, SEGMENTATION, Live, finish
+from tests.federation.live import CLASSIFICATION, SEGMENTATION, Live, finish, until
 from tests.federation.support import flower, lines
 
 pytestmark = [
@@ -29,7 +33,8 @@ pytestmark = [
     pytest.mark.timeout(5400),
     pytest.mark.xdist_group("federation-tables"),
 ]
-KILLS = int(os.environ.get("CONSILIA_KILLS", "10"))
+KILLS = int(os.environ.get("CONSILIA_KILLS", "1"))
+NGINX = shutil.which("nginx")
 MAIN = ("fedmix", "fedia", "fedpsl", "fedlsm", "fedlppa")
 OWN = [
     name
@@ -85,12 +90,12 @@ TWO["single-label"] = {
 def live(tmp_path_factory):
     started = {}
 
-    def of(name, table):
+    def of(name, table, **options):
         if name not in started:
             for other in list(started):  # memory: one at a time
                 started.pop(other).down()
             started[name] = Live(tmp_path_factory.mktemp(name), table)
-            started[name].up()
+            started[name].up(**options)
         return started[name]
 
     yield of
@@ -100,7 +105,7 @@ def live(tmp_path_factory):
 
 def kind_of(method, tables):
     for name, table in tables.items():
-        declared = co.Federation.model_validate({"name": "x", **table})
+        declared = Federation.model_validate({"name": "x", **table})
         if make_method(method).unmet(declared) is None:
             return name
     raise AssertionError(f"no federation fits {method}")
@@ -139,15 +144,32 @@ VICTIMS = {
 
 @pytest.mark.parametrize("turn", range(KILLS))
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_a_kill_at_a_random_moment_loses_nothing(live, victim, turn):
-    federation = live("segmentation", SEGMENTATION)
+def test_a_kill_at_a_random_moment_loses_nothing(live, victim, turn, record_property):
+    killed(live("segmentation", SEGMENTATION), victim, turn, record_property)
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
+@pytest.mark.parametrize("turn", range(KILLS))
+def test_a_kill_of_nginx_at_a_random_moment_loses_nothing(live, turn, record_property):
+    federation = live("nginx", SEGMENTATION, nginx=True)
+    killed(federation, "proxy", turn, record_property)
+    assert door_answers(federation.coordinator) == 403
+
+
+def killed(federation, victim, turn, note):
+    """Kill something while a run is in one of its rounds, and compare how the run ends."""
     federation.wait_online(federation.sites)
     name = f"{victim.replace(' ', '-').lower()}-{turn}"
     method = ("fedia", "fedmix")[turn % 2]
     spec = federation.spec(method, rounds=3, seed=turn, evaluate={"every": 3})
     child = federation.start(spec, name, "--deadline", "240", "--patience", "90")
-    _until(lambda: _began(federation, name))
-    time.sleep(random.Random(f"{victim}/{turn}").uniform(0, 15))
+    drawn = random.Random(f"{victim}/{turn}")
+    after, more = drawn.randrange(3), drawn.uniform(0, 3)
+    until(lambda: _began(federation, name) and len(federation.took_part(name)) >= after)
+    time.sleep(more)
+    began = time.monotonic()
+    note("moment", f"round {len(federation.took_part(name)) + 1}, {more:.1f} s in")
+    assert child.poll() is None, "the run had ended before anything was killed"
     if VICTIMS[victim] is None:
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -155,7 +177,10 @@ def test_a_kill_at_a_random_moment_loses_nothing(live, victim, turn):
     else:
         federation.kill(*VICTIMS[victim])
     finish(child, 900)
-    assert list(federation.took_part(name)) == [1, 2, 3]
+    took = federation.took_part(name)
+    note("seconds from the kill to the end", f"{time.monotonic() - began:.0f}")
+    note("took part", " ".join(str(len(here)) for here in took.values()))
+    assert list(took) == [1, 2, 3]
     federation.assert_as_in_one_process(name, spec)
 
 
@@ -167,26 +192,20 @@ def _began(federation, name):
 
 def test_a_site_that_is_down_for_three_rounds_comes_back(live):
     federation = live("segmentation", SEGMENTATION)
-    spec = federation.spec("fedmix", rounds=12, seed=99, evaluate={"every": 12})
+    spec = federation.spec("fedmix", rounds=15, seed=99, evaluate={"every": 15})
     child = federation.start(spec, "away", "--patience", "1", "--deadline", "100")
-    _until(lambda: 2 in federation.took_part("away"))
+    until(lambda: 2 in federation.took_part("away"))
     processes.stop(federation.folders["bergen"].folder)
-    _until(lambda: sum("bergen" not in x for x in federation.took_part("away").values()) >= 3)
+    until(lambda: sum("bergen" not in x for x in federation.took_part("away").values()) >= 3)
     processes.start(federation.folders["bergen"].folder)
     finish(child, 900)
     here = ["bergen" in x for x in federation.took_part("away").values()]
     assert here[:2] == [True, True]
     assert here.count(False) >= 3
+    assert here[-1], "it did not come back"
     federation.assert_as_in_one_process("away", spec)
     events = [e["event"] for x in lines(federation.run("away")) for e in x["events"]]
     assert any("absent" in event for event in events)
-
-
-def _until(ready, seconds=400):
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.2)
 
 
 # --- intruders ---
@@ -197,12 +216,12 @@ def fed(live):
     return live("segmentation", SEGMENTATION)
 
 
-def supernode(fed, tmp_path, *, key=None, ca=None):
+def supernode(fed, tmp_path, *, key=None, ca=None, port=None):
     """Start a SuperNode of an intruder's and return how it ended and what it said."""
-    settings = fed.coordinator.settings
-    words = [co.command("flower-supernode"), "--superlink", f"localhost:{settings.port}"]
+    port = port or fed.coordinator.settings.port
+    words = [processes.command("flower-supernode"), "--superlink", f"localhost:{port}"]
     words += ["--root-certificates", str(ca or fed.coordinator.folder / "tls/public-ca.crt")]
-    words += ["--host", "127.0.0.1", "--port", str(co.free_port()), "--max-retries", "1"]
+    words += ["--host", "127.0.0.1", "--port", str(processes.free_port()), "--max-retries", "1"]
     words += ["--isolation", "process"]
     if key is not None:
         words += ["--auth-supernode-private-key", str(key)]
@@ -244,6 +263,34 @@ def test_another_authority_is_refused(fed, tmp_path):
     assert code != 0
     assert "SuperNode ID" not in said
     assert "certificate" in said.lower()
+
+
+def test_a_coordinator_with_a_certificate_of_another_authority_is_refused(fed, tmp_path):
+    """Somebody in the network's middle: the same name, the same key at the site, another door."""
+    make_authority(tmp_path / "tls", "other")
+    make_certificate(tmp_path / "tls", "public", ("localhost",))
+    port = processes.free_port()
+    words = [sys.executable, "-m", "consilia.federation.proxy", "--listen", f"127.0.0.1:{port}"]
+    words += ["--target", f"https://{fed.coordinator.superlink}"]
+    words += ["--ca", str(fed.coordinator.folder / "tls/ca.crt")]
+    for name, ending in (("certificate", "crt"), ("key", "key")):
+        words += [f"--{name}", str(tmp_path / f"tls/public.{ending}")]
+    middle = subprocess.Popen(words)
+    try:
+        until(lambda: _listens(port), 30)
+        key = fed.folders["bergen"].folder / "node.key"
+        code, said = supernode(fed, tmp_path, key=key, port=port)
+    finally:
+        middle.terminate()
+        middle.wait()
+    assert code != 0
+    assert "SuperNode ID" not in said
+    assert "certificate" in said.lower()
+
+
+def _listens(port):
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's own packing

@@ -129,14 +129,15 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the SuperLink, on loopback, and the door that hospitals connect to."""
-    from consilia.federation import coordinator, processes
+    from consilia.federation import processes
+    from consilia.federation import up as bring
+    from consilia.federation.coordinator import Coordinator
 
-    opened = coordinator.Coordinator.open(at)
+    opened = Coordinator.open(at)
     if foreground:
-        coordinator.prepare(opened, nginx=nginx)
-        processes.Keeper(opened.folder).run()
+        bring.stay(opened, nginx=nginx)
         return
-    door = coordinator.up(opened, nginx=nginx)
+    door = bring.up(opened, nginx=nginx)
     settings = opened.settings
     found = {"door": door, "address": f"{settings.host}:{settings.port}"}
     if as_json:
@@ -187,7 +188,8 @@ def resume(
 ) -> None:
     """Go on with a run across hospitals after a crash of anything."""
     from consilia.errors import UsageError
-    from consilia.federation.coordinator import Coordinator, latest_run
+    from consilia.federation.coordinator import Coordinator
+    from consilia.federation.status import latest_run
     from consilia.readers.site import data_root
     from consilia.runs.store import RunFolder
 
@@ -241,7 +243,7 @@ def status(
 ) -> None:
     """Say who is connected, who took part in each round, with bytes and seconds."""
     from consilia.federation.coordinator import Coordinator
-    from consilia.federation.coordinator import status as look
+    from consilia.federation.status import status as look
 
     opened = Coordinator.open(at)
     while True:

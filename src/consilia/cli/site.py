@@ -51,22 +51,23 @@ def init(
     from consilia.federation import site
     from consilia.federation.invitation import read_invitation
     from consilia.federation.keys import fingerprint as of
+    from consilia.federation.study import ALLOWED, BY_CHOICE
 
     found = read_invitation(invitation)
     shown = of(found.key)
     if fingerprint is not None and fingerprint.strip().lower() != shown:
         msg = f"the invitation's fingerprint is {shown}, not {fingerprint}; do not use it"
         raise UsageError(msg)
-    unknown = [verb for verb in allow or () if verb not in site.BY_CHOICE]
+    unknown = [verb for verb in allow or () if verb not in BY_CHOICE]
     if unknown:
-        msg = f"--allow {unknown[0]}: expected one of {listing(site.BY_CHOICE)}"
+        msg = f"--allow {unknown[0]}: expected one of {listing(BY_CHOICE)}"
         raise UsageError(msg)
     engine: dict[str, Any] = {"device": device, "threads": threads}
     made = site.join(
         invitation,
         at,
         data,
-        allow=(*site.ALLOWED, *(allow or ())),
+        allow=(*ALLOWED, *(allow or ())),
         engine={key: value for key, value in engine.items() if value is not None},
     )
     problems = _check(made.folder)

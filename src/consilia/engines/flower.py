@@ -14,9 +14,10 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,41 +41,52 @@ from flwr.app import (
     Array,
     ArrayRecord,
     ConfigRecord,
-    Context,
     Error,
     Message,
     MessageType,
     Metadata,
     RecordDict,
 )
-from flwr.app.message import make_message
+from flwr.app.message import make_message, remove_content_from_message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.common.serde import fab_to_proto, message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
     RegisterNodeRequest,
     StartRunRequest,
     StopRunRequest,
 )
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullAppMessagesRequest,
     PullTaskInputRequest,
+    PushAppMessagesRequest,
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
 from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_confirm_message_received_fn_protobuf,
     make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
 )
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
+    ObjectPushError,
     ObjectUnavailableError,
+    inflate_object_from_contents,
     pull_and_inflate_object_from_tree,
 )
 from flwr.supercore.interceptors import (
@@ -86,7 +98,6 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
-from flwr.supernode.runtime.run_clientapp import push_message
 
 LOG = logging.getLogger("consilia")
 POLL = 0.2
@@ -267,6 +278,7 @@ class Session:
 
     def __init__(self, link: Link, run: int, token: str) -> None:
         self.run = run
+        self._coming: dict[str, _Coming] = {}
         self.grid = HttpGrid(link.address, False, link.ca, token=token)
         self.grid._retry_invoker = None  # type: ignore[assignment]  # its own ends the process
         self._client = _task_client(link.address, link.ca, token)
@@ -287,10 +299,65 @@ class Session:
         self.grid.close()
         self._client.close()
 
+    def pull(self, asked: Collection[str]) -> dict[str, Message | None]:
+        """Return the answers that have come whole, by what they answer; None for one cut short.
+
+        Flower's own grid waits for every part of an answer once its first has come, for minutes where
+        its sender has died; others' answers would wait, and no deadline would be kept.
+        """
+        self._coming = {name: one for name, one in self._coming.items() if name in asked}
+        fresh = [name for name in asked if name not in self._coming]  # its head comes once only
+        if fresh:
+            request = PullAppMessagesRequest(message_ids=fresh)
+            found = self.grid._runtime_client.PullMessages(request)
+            for head, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                parts = dict.fromkeys(part.object_id for part in iterate_object_tree(tree))
+                name = head.metadata.reply_to_message_id
+                self._coming[name] = _Coming(head.metadata.message_id, parts)
+        done: dict[str, Message | None] = {}
+        for name, one in self._coming.items():
+            try:
+                if self._fetch(one):
+                    done[name] = self._whole(one)
+            except ObjectPullError:
+                done[name] = None
+        self._coming = {name: one for name, one in self._coming.items() if name not in done}
+        return done
+
+    def _fetch(self, one: _Coming) -> bool:
+        """Fetch what is there of an answer and return whether that is all of it."""
+        client = self.grid._runtime_client
+        fetch = make_pull_object_fn_protobuf(client.PullObject, self.grid.node, self.run)
+        try:
+            for part in [part for part, held in one.parts.items() if held is None]:
+                one.parts[part] = fetch(part)
+        except ObjectUnavailableError:
+            return False
+        return True
+
+    def _whole(self, one: _Coming) -> Message:
+        received = ConfirmMessageReceivedRequest(
+            node=self.grid.node, run_id=self.run, message_object_id=one.name
+        )
+        self.grid._runtime_client.ConfirmMessageReceived(received)
+        parts = {part: held for part, held in one.parts.items() if held is not None}
+        message = inflate_object_from_contents(one.name, parts)
+        assert isinstance(message, Message)
+        message.metadata.__dict__["_message_id"] = one.name  # as Flower's own grid does
+        return message
+
     def online(self) -> dict[bytes, Node]:
         """Return the node of every connected SuperNode by its public key."""
         found = self.grid.get_nodes()
         return {bytes(n.public_key): Node(n.node_id, str(n.last_activated_at)) for n in found}
+
+
+@dataclass(frozen=True)
+class _Coming:
+    """An answer on its way from the SuperLink: its name there, and what is here of its parts."""
+
+    name: str
+    parts: dict[str, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -391,9 +458,9 @@ class FlowerTransport:
                 yield reply
                 awaited.remove(one)
             for one in self._stranded(awaited, until):
-                why = f"absent: it did not answer within {deadline:.0f} s"
-                if one.message is None:
-                    why = "absent: it is not connected"
+                why = "absent: it is not connected"
+                if one.tries and time.monotonic() > until:
+                    why = f"absent: it did not answer within {deadline:.0f} s"
                 yield Lost(one.record.site, why)
                 awaited.remove(one)
             if awaited:
@@ -431,16 +498,15 @@ class FlowerTransport:
         sent = {one.message: one for one in awaited if one.message is not None}
         if not sent:
             return
-        for message in list(self.session.grid.pull_messages(list(sent))):
-            one = sent[message.metadata.reply_to_message_id]
-            if not message.has_error():
+        for name, message in self.session.pull(list(sent)).items():
+            one = sent[name]
+            if message is not None and not message.has_error():
                 yield one, self._open(message, one)
-            elif (
-                one.tries < 2
-            ):  # its process died: what it did is on its disk, so asking again is safe
-                one.message, one.since = None, time.monotonic()
+            elif one.tries < TRIES:
+                one.ask_again()
             else:
-                yield one, Lost(one.record.site, f"absent: {_plain(message.error.reason)}")
+                why = message.error.reason if message is not None else "its answer was cut short"
+                yield one, Lost(one.record.site, f"absent: {_plain(why)}")
 
     def _open(self, message: Message, one: _Awaited) -> Record | Lost:
         site, asked = one.record.site, one.record
@@ -498,14 +564,15 @@ def serve(
     """
     auth = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=_ACQUIRE)
     worked = time.monotonic()
+    held = Note(note)
     with closing(_client(RuntimeHttpClient, address, ca, auth)) as client:
         tray = _Tray(client)
         while not stopped.is_set():
             try:
-                _give_back(address, ca, note)
+                _give_back(address, ca, held)
                 token = tray.take()
                 if token is not None:
-                    _work(address, ca, token, answer, note, tray)
+                    _work(address, ca, token, answer, held, tray)
                     worked = time.monotonic()
                     continue
             except GONE as error:
@@ -548,35 +615,40 @@ def _work(
     ca: bytes,
     token: str,
     answer: Callable[[Packet], Packet],
-    note: Path,
+    note: Note,
     tray: _Tray,
 ) -> None:
     with closing(_task_client(address, ca, token)) as client:
         heart = Heart(client)
         try:
             try:
-                message, context = _receive(client, tray)
+                message = _receive(client, tray)
             except ObjectPullError:
                 why = "its message never came"
                 failed = PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=why)
                 client.PushTaskOutput(failed)
                 return
-            _write_note(note, token, message)
-            try:
-                content = to_content(answer(from_content(message.content)))
-                reply = Message(content, reply_to=message)
-            except MessageError as error:
-                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-                reply = Message(Error(code=code, reason=str(error)), reply_to=message)
-            push_message(client, reply, context)
+            note.write(token, message)
+            leaving = Leaving.of(reply_to(message, answer))
+            note.add(leaving)
+            leaving.push(client)
             done = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
             client.PushTaskOutput(done)
         finally:
             heart.stop()
-            note.unlink(missing_ok=True)
+            note.remove()
 
 
-def _receive(client: RuntimeHttpClient, tray: _Tray) -> tuple[Message, Context]:
+def reply_to(message: Message, answer: Callable[[Packet], Packet]) -> Message:
+    """Return a site's answer as a message; what cannot be answered is an error that tells why."""
+    try:
+        return Message(to_content(answer(from_content(message.content))), reply_to=message)
+    except MessageError as error:
+        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        return Message(Error(code=code, reason=str(error)), reply_to=message)
+
+
+def _receive(client: RuntimeHttpClient, tray: _Tray) -> Message:
     """Return a task's message when all of it has come; the bundle of its run is not looked at."""
     given = client.PullTaskInput(PullTaskInputRequest())
     run, number = given.run.run_id, given.context.node_id
@@ -606,39 +678,125 @@ def _receive(client: RuntimeHttpClient, tray: _Tray) -> tuple[Message, Context]:
         backoff_cap=1.0,
     )
     message.metadata.__dict__["_message_id"] = trees[0].object_id  # as Flower's own process does
-    return message, Context(run, number, {}, RecordDict(), {})
+    return message
 
 
-def _write_note(note: Path, token: str, message: Message) -> None:
-    held = {name: getattr(message.metadata, name) for name in _METADATA}
-    task = TaskIdentity.task_id
-    note.touch(mode=0o600)
-    note.write_text(json.dumps({"token": token, "task": task, "metadata": held}), encoding="utf-8")
+@dataclass(frozen=True)
+class Leaving:
+    """An answer in the parts in which Flower takes it.
 
-
-def _give_back(address: str, ca: bytes, note: Path) -> None:
-    """Tell the coordinator of a message that was in hand when the last process was killed.
-
-    Flower would notice by itself, after a minute without a heartbeat; so it asks again at once.
+    Once a SuperNode knows of an answer it waits for all its parts, for ever; so should this process be
+    killed between two of them, the next one hands over the rest.
     """
-    if not note.is_file():
-        return
-    try:
-        held = json.loads(note.read_text(encoding="utf-8"))
-        metadata = Metadata(**held["metadata"])
-    except (ValueError, KeyError, TypeError):
-        note.unlink(missing_ok=True)
-        return
-    TaskIdentity.task_id = held["task"]
-    TaskIdentity.run_id, TaskIdentity.node_id = metadata.run_id, metadata.dst_node_id
-    lost = make_message(metadata=metadata, content=RecordDict())
-    why = Error(code=ErrorCode.CLIENT_APP_CRASHED, reason="its training process was restarted")
-    context = Context(metadata.run_id, metadata.dst_node_id, {}, RecordDict(), {})
-    with closing(_task_client(address, ca, held["token"])) as client:
+
+    head: bytes
+    tree: bytes
+    parts: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, message: Message) -> Leaving:
+        """Return a message in parts."""
+        message.metadata.__dict__["_message_id"] = message.object_id
+        head = message_to_proto(remove_content_from_message(message)).SerializeToString()
+        with no_object_id_recompute():
+            tree = get_object_tree(message).SerializeToString()
+            parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        return cls(head, tree, parts)
+
+    @classmethod
+    def read(cls, folder: Path) -> Leaving:
+        """Return what `write` wrote."""
+        parts = {path.name: path.read_bytes() for path in (folder / "parts").iterdir()}
+        return cls((folder / "head").read_bytes(), (folder / "tree").read_bytes(), parts)
+
+    def write(self, folder: Path) -> None:
+        """Keep it in a folder that appears whole or not at all."""
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        (part / "parts").mkdir(mode=0o700, parents=True)
+        (part / "head").write_bytes(self.head)
+        (part / "tree").write_bytes(self.tree)
+        for name, content in self.parts.items():
+            (part / "parts" / name).write_bytes(content)
+        part.rename(folder)
+
+    def push(self, client: RuntimeHttpClient) -> None:
+        """Hand the SuperNode what it does not have of this answer."""
+        head, tree = ProtoMessage.FromString(self.head), ObjectTree.FromString(self.tree)
+        request = PushAppMessagesRequest(messages_list=[head], message_object_trees=[tree])
+        told = client.PushMessages(request)
+        node, run = ProtoNode(node_id=head.metadata.src_node_id), head.metadata.run_id
+        push = make_push_object_fn_protobuf(client.PushObject, node, run, told.session_id)
+        for name in told.objects_to_push:
+            push(name, self.parts[name])
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a process has in hand, written down for the next one, should it be killed."""
+
+    path: Path
+
+    @property
+    def reply(self) -> Path:
+        """Where the answer is kept while it leaves."""
+        return self.path.with_suffix(".reply")
+
+    def write(self, token: str, message: Message) -> None:
+        """Note a task that was taken up."""
+        held = {name: getattr(message.metadata, name) for name in _METADATA}
+        table = {"token": token, "task": TaskIdentity.task_id, "metadata": held}
         try:
-            push_message(client, Message(why, reply_to=lost), context)
-            done = PushTaskOutputRequest(sub_status=SubStatus.FAILED, details=str(why.reason))
-            client.PushTaskOutput(done)
-        except httpx.HTTPStatusError:
+            self.path.touch(mode=0o600)
+            self.path.write_text(json.dumps(table), encoding="utf-8")
+        except OSError as error:  # it helps only the next process
+            LOG.warning("cannot note what is in hand: %s", error)
+
+    def add(self, leaving: Leaving) -> None:
+        """Note the answer that is about to leave."""
+        try:
+            leaving.write(self.reply)
+        except OSError as error:
+            LOG.warning("cannot note what leaves: %s", error)
+
+    def read(self) -> tuple[str, int, Metadata] | None:
+        """Return the token, number and message of the task that was in hand, if there was one."""
+        try:
+            held = json.loads(self.path.read_text(encoding="utf-8"))
+            return held["token"], held["task"], Metadata(**held["metadata"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remove(self) -> None:
+        """Forget it."""
+        self.path.unlink(missing_ok=True)
+        shutil.rmtree(self.reply, ignore_errors=True)
+
+
+def _give_back(address: str, ca: bytes, note: Note) -> None:
+    """End the task that was in hand when the last process was killed.
+
+    An answer that had begun to leave leaves as a whole; else the coordinator is told, and asks again at
+    once. Flower would notice by itself only after a minute without a heartbeat, or not at all.
+    """
+    held = note.read()
+    if held is None:
+        note.remove()
+        return
+    token, task, metadata = held
+    TaskIdentity.task_id = task
+    TaskIdentity.run_id, TaskIdentity.node_id = metadata.run_id, metadata.dst_node_id
+    if note.reply.is_dir():
+        leaving, status, why = Leaving.read(note.reply), SubStatus.COMPLETED, ""
+    else:
+        lost = make_message(metadata=metadata, content=RecordDict())
+        status, why = SubStatus.FAILED, "its training process was restarted"
+        error = Error(code=ErrorCode.CLIENT_APP_CRASHED, reason=why)
+        leaving = Leaving.of(Message(error, reply_to=lost))
+    with closing(_task_client(address, ca, token)) as client:
+        try:
+            leaving.push(client)
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=why))
+        except (httpx.HTTPStatusError, ObjectPushError):
             LOG.debug("the SuperNode had given the message up already")
-    note.unlink(missing_ok=True)
+    note.remove()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +13,12 @@ from consilia.engines.inprocess import make_bench, make_start, only_test, set_th
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
-from consilia.errors import RunError, UsageError
-from consilia.federation.coordinator import (
-    RUN,
-    Coordinator,
-    as_federation,
-    for_sites,
-    note_run,
-    refuse_uninvited,
-    run_record,
-)
+from consilia.errors import DeclarationError, RunError, UsageError, listing
+from consilia.federation.coordinator import Coordinator
 from consilia.federation.keys import read_key, read_public
 from consilia.federation.processes import running
+from consilia.federation.status import note_run
+from consilia.federation.study import as_federation, for_sites
 from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod
 from consilia.payload import Layout
@@ -32,6 +27,8 @@ from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
 from consilia.training.site import Workbench
 
+#: What belongs to a run besides its spec.
+RUN = "federation.json"
 #: How often a run begins again by itself after the SuperLink was lost.
 TRIES = 20
 #: A reply may be this many times the network: several models, moments, prototypes.
@@ -70,7 +67,7 @@ def run_across(
         msg = f"method '{spec.method.name}' needs all data in one place; `consilia run` has it"
         raise UsageError(msg)
     refuse_unfit(spec.method.name, method, spec.federation)
-    refuse_uninvited(coordinator, spec)
+    _refuse_uninvited(coordinator, spec)
     if not running(coordinator.folder):
         msg = f"the coordinator is down; `consilia coordinator up --at {coordinator.folder}` starts it"
         raise UsageError(msg)
@@ -128,7 +125,7 @@ class _Attempt:
         link = self.coordinator.link()
         from consilia.engines.flower import GONE, FlowerTransport, LinkLostError
 
-        record = run_record(self.folder, self.coordinator)
+        record = _run_record(self.folder, self.coordinator)
         keys = {
             site: (read_public(text), text.encode())
             for site, text in self.coordinator.enrolled().items()
@@ -184,6 +181,31 @@ class _Attempt:
             if session is not None:
                 session.close(done=done)
         return metrics
+
+
+def _refuse_uninvited(coordinator: Coordinator, spec: RunSpec) -> None:
+    """Refuse a study with sites that were not invited or have not enrolled."""
+    invited, enrolled = coordinator.federation.sites, coordinator.enrolled()
+    strangers = [site for site in spec.federation.sites if site not in invited]
+    if strangers:
+        msg = f"the study has the site {listing(strangers)}, but invited are {listing(invited)}"
+        raise DeclarationError(msg)
+    waiting = [site for site in spec.federation.sites if site not in enrolled]
+    if waiting:
+        msg = (
+            f"site {listing(waiting)} has not enrolled; `consilia coordinator admit` accepts the file "
+            "that `consilia site init` wrote"
+        )
+        raise UsageError(msg)
+
+
+def _run_record(folder: RunFolder, coordinator: Coordinator) -> dict[str, Any]:
+    """Return what belongs to a run besides its spec: its name at the sites, and its Flower runs."""
+    if not (folder.path / RUN).is_file():
+        fresh = {"run": secrets.token_hex(16), "coordinator": str(coordinator.folder), "flower": []}
+        folder.write_json(RUN, fresh)
+    found: dict[str, Any] = folder.read_json(RUN)
+    return found
 
 
 def limit(layout: Layout) -> int:

@@ -1,25 +1,20 @@
-"""The coordinator's half: its folder, its door, and a run across hospitals."""
+"""The coordinator's folder: its keys, the invitations it wrote, the sites it admitted."""
 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
-import socket
-import sys
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from consilia.declare import Federation
 from consilia.declare.read import read_federation, validate
-from consilia.engines.quiet import QUIET, hush
-from consilia.errors import DeclarationError, UsageError, listing
+from consilia.engines.quiet import hush
+from consilia.errors import UsageError
 from consilia.federation import processes
 from consilia.federation.invitation import (
     Enrolment,
@@ -30,6 +25,7 @@ from consilia.federation.invitation import (
     write_invitation,
 )
 from consilia.federation.keys import (
+    LOOPBACK,
     fingerprint,
     make_authority,
     make_certificate,
@@ -39,15 +35,12 @@ from consilia.federation.keys import (
     write_key,
     write_private,
 )
-from consilia.federation.proxy import nginx_file
-from consilia.runs.spec import RunSpec
-from consilia.runs.store import RunFolder, refuse_full
+from consilia.federation.proxy import address, nginx_file
+from consilia.federation.study import without_path
+from consilia.runs.store import refuse_full
 
 if TYPE_CHECKING:
     from consilia.engines.flower import Link
-
-LOOPBACK = ("localhost", "127.0.0.1")
-RUN = "federation.json"
 
 
 class Settings(Strict):
@@ -105,8 +98,11 @@ class Coordinator:
         secret = (self.folder / "secret").read_bytes()
         return Link(self.superlink, ca, secret, self.folder / ".starting")
 
-
-# --- init ---------------------------------------------------------------------------------------
+    def let_in(self) -> None:
+        """Let the SuperNode of every enrolled site connect to the SuperLink, which must be up."""
+        link = self.link()
+        for site, key in self.enrolled().items():
+            link.register(key.encode(), site)
 
 
 def make_coordinator(
@@ -152,20 +148,19 @@ def make_coordinator(
     write_key(folder / "coordinator.key", key_)
     write_private(folder / "secret", secrets.token_bytes(32))
     settings = Settings(
-        host=host, port=port, listen=listen, superlink_port=superlink_port or free_port()
+        host=host, port=port, listen=listen, superlink_port=superlink_port or processes.free_port()
     )
     (folder / "settings.json").write_text(
         settings.model_dump_json(indent=1) + "\n", encoding="utf-8"
     )
-    where = f"{listen}:{port}"
     (folder / "nginx").mkdir(mode=0o700)
-    text = nginx_file(folder, where, f"127.0.0.1:{settings.superlink_port}")
+    text = nginx_file(folder, address(listen, port), f"127.0.0.1:{settings.superlink_port}")
     (folder / "nginx.conf").write_text(text, encoding="utf-8")
     (folder / "sites").mkdir(mode=0o700)
     written, tokens = {}, {}
     for site in declared.sites:
         own_part = declared.model_copy(
-            update={"site": (_without_path(declared, site),), "test": None}
+            update={"site": (without_path(declared, site),), "test": None}
         )
         tokens[site] = secrets.token_hex(32)
         invitation = Invitation(
@@ -181,18 +176,6 @@ def make_coordinator(
         write_invitation(written[site], invitation, key_)
     write_private(folder / "tokens.json", json.dumps(tokens).encode())
     return written
-
-
-def _without_path(federation: Federation, site: str) -> Any:
-    """Return a site's declaration; where its data is, it knows itself."""
-    return federation[site].model_copy(update={"data": "data"})
-
-
-def free_port() -> int:
-    """Return a port of this machine that nobody uses."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def admit(coordinator: Coordinator, path: Path) -> tuple[str, str]:
@@ -212,7 +195,7 @@ def admit(coordinator: Coordinator, path: Path) -> tuple[str, str]:
     kept = coordinator.folder / "sites" / f"{plain_name(site)}.pem"
     kept.write_text(enrolment.key, encoding="utf-8")
     if processes.running(coordinator.folder):
-        coordinator.link().register(enrolment.key.encode(), site)
+        coordinator.let_in()
     return site, fingerprint(read_public(enrolment.key))
 
 
@@ -224,211 +207,3 @@ def _refuse_taken(coordinator: Coordinator, enrolment: Enrolment) -> None:
                 f"remove '{coordinator.folder / 'sites' / site}.pem' if it is to be replaced"
             )
             raise UsageError(msg)
-
-
-# --- up, down -----------------------------------------------------------------------------------
-
-
-def prepare(coordinator: Coordinator, *, nginx: bool | None = None) -> str:
-    """Write what the keeper starts; return which program is the door.
-
-    Args:
-        coordinator: Whose folder.
-        nginx: Whether to use it; by default where it is installed.
-    """
-    folder, settings, tls = coordinator.folder, coordinator.settings, coordinator.folder / "tls"
-    found = shutil.which("nginx")
-    use = found is not None if nginx is None else nginx
-    superlink = [
-        command("flower-superlink"),
-        *("--host", "127.0.0.1", "--port", str(settings.superlink_port)),
-        *("--ssl-ca-certfile", str(tls / "ca.crt")),
-        *("--ssl-certfile", str(tls / "loopback.crt"), "--ssl-keyfile", str(tls / "loopback.key")),
-        "--enable-supernode-auth",
-        "--disable-runtime-dependency-installation",
-        *("--isolation", "process", "--superexec-auth-secret-file", str(folder / "secret")),
-        *("--database", str(folder / "flower" / "state.db")),
-    ]
-    door = [
-        *(sys.executable, "-m", "consilia.federation.proxy"),
-        *("--listen", f"{settings.listen}:{settings.port}"),
-        *("--target", f"https://{coordinator.superlink}", "--ca", str(tls / "ca.crt")),
-        *("--certificate", str(tls / "public.crt"), "--key", str(tls / "public.key")),
-    ]
-    if use:
-        door = [found or "nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder / "nginx")]
-    (folder / "flower").mkdir(mode=0o700, exist_ok=True)
-    environment = {**QUIET, "FLWR_HOME": str(folder / "flower")}
-    processes.write_list(folder, {"superlink": superlink, "proxy": door}, environment)
-    return "nginx" if use else "proxy"
-
-
-def command(name: str) -> str:
-    """Return the path of a program that came with Flower, beside this Python."""
-    path = Path(sys.executable).parent / name
-    if not path.is_file():
-        found = shutil.which(name)
-        if found is None:
-            msg = f"'{name}' is not installed; `pip install 'consilia[flower]'` brings it"
-            raise UsageError(msg)
-        return found
-    return str(path)
-
-
-def up(coordinator: Coordinator, *, nginx: bool | None = None) -> str:
-    """Start the SuperLink and the door, let the enrolled sites in, and return the door's name."""
-    door = prepare(coordinator, nginx=nginx)
-    processes.start(coordinator.folder)
-    link = coordinator.link()
-    processes.wait_for(coordinator.folder, link.alive, "the SuperLink")
-    processes.wait_for(coordinator.folder, lambda: door_answers(coordinator) == 403, "the door")
-    for site, key in coordinator.enrolled().items():
-        link.register(key.encode(), site)
-    return door
-
-
-def door_answers(coordinator: Coordinator, path: str = "/v1/control/list-runs") -> int | None:
-    """Return what the public port answers to a request that must not pass: 403, if all is well."""
-    import ssl
-
-    import httpx
-
-    settings = coordinator.settings
-    context = ssl.create_default_context(cafile=str(coordinator.folder / "tls" / "public-ca.crt"))
-    context.check_hostname = False  # this machine may know itself by another name than hospitals do
-    host = "127.0.0.1" if settings.listen in {"0.0.0.0", "::"} else settings.listen
-    try:
-        with httpx.Client(verify=context, timeout=5) as client:
-            return client.post(f"https://{host}:{settings.port}{path}").status_code
-    except httpx.HTTPError:
-        return None
-
-
-# --- run ----------------------------------------------------------------------------------------
-
-
-def for_sites(spec: RunSpec) -> dict[str, Any]:
-    """Return a study as sites are told it: without paths of this machine or of other sites."""
-    sites = tuple(_without_path(spec.federation, site.name) for site in spec.federation.site)
-    federation = spec.federation.model_copy(update={"site": sites, "test": None})
-    told = spec.model_copy(
-        update={
-            "federation": federation,
-            "learner": spec.learner.model_copy(update={"init": None}),
-        }
-    )
-    return told.model_dump(mode="json", exclude_none=True)
-
-
-def as_federation(spec: RunSpec) -> RunSpec:
-    """Return a run as it is kept across hospitals: a checkpoint a round, and hashes in the ledger."""
-    engine = spec.engine.model_copy(update={"checkpoint_every": 1, "ledger": "hashes"})
-    return spec.model_copy(update={"engine": engine})
-
-
-def refuse_uninvited(coordinator: Coordinator, spec: RunSpec) -> None:
-    """Refuse a study with sites that were not invited or have not enrolled."""
-    invited, enrolled = coordinator.federation.sites, coordinator.enrolled()
-    strangers = [site for site in spec.federation.sites if site not in invited]
-    if strangers:
-        msg = f"the study has the site {listing(strangers)}, but invited are {listing(invited)}"
-        raise DeclarationError(msg)
-    waiting = [site for site in spec.federation.sites if site not in enrolled]
-    if waiting:
-        msg = (
-            f"site {listing(waiting)} has not enrolled; `consilia coordinator admit` accepts the file "
-            "that `consilia site init` wrote"
-        )
-        raise UsageError(msg)
-
-
-def run_record(folder: RunFolder, coordinator: Coordinator) -> dict[str, Any]:
-    """Return what belongs to a run besides its spec: its name at the sites, and its Flower runs."""
-    if not (folder.path / RUN).is_file():
-        fresh = {"run": secrets.token_hex(16), "coordinator": str(coordinator.folder), "flower": []}
-        folder.write_json(RUN, fresh)
-    found: dict[str, Any] = folder.read_json(RUN)
-    return found
-
-
-# --- status -------------------------------------------------------------------------------------
-
-
-def status(coordinator: Coordinator, run: Path | None = None) -> dict[str, Any]:
-    """Return who is connected, and who took part in each round of a run."""
-    alive = processes.pids(coordinator.folder)
-    nodes: Mapping[bytes, str] = {}
-    if alive:
-        link = coordinator.link()
-        nodes = link.nodes() if link.alive() else {}
-    keys = coordinator.enrolled()
-    sites = {
-        site: nodes.get(keys[site].encode(), "not registered") if site in keys else "not enrolled"
-        for site in coordinator.federation.sites
-    }
-    found: dict[str, Any] = {
-        "up": bool(alive),
-        "processes": alive,
-        "address": f"{coordinator.settings.host}:{coordinator.settings.port}",
-        "door": door_answers(coordinator) if alive else None,
-        "sites": sites,
-    }
-    last = run or latest_run(coordinator)
-    if last is not None:
-        found["run"] = _run_status(last)
-    return found
-
-
-def latest_run(coordinator: Coordinator) -> Path | None:
-    """Return the run that was started last."""
-    path = coordinator.folder / "run.json"
-    if not path.is_file():
-        return None
-    found = Path(json.loads(path.read_text(encoding="utf-8"))["path"])
-    return found if (found / "spec.toml").is_file() else None
-
-
-def note_run(coordinator: Coordinator, path: Path) -> None:
-    """Remember which run was started last, for `status` and `resume`."""
-    text = json.dumps({"path": str(path.resolve()), "time": time.time(), "pid": os.getpid()})
-    (coordinator.folder / "run.json").write_text(text, encoding="utf-8")
-
-
-def _run_status(path: Path) -> dict[str, Any]:
-    folder = RunFolder.open(path)
-    spec = folder.spec()
-    lines = folder.lines("rounds.jsonl")
-    rounds = [
-        {
-            "round": line["round"],
-            "took_part": line["took_part"],
-            "events": line["events"],
-            "bytes_up": line.get("bytes_up"),
-            "bytes_down": line.get("bytes_down"),
-            "seconds": line.get("seconds"),
-        }
-        for line in lines
-    ]
-    return {
-        "path": str(path),
-        "study": spec.study,
-        "method": spec.method.name,
-        "rounds": spec.rounds,
-        "finished": folder.finished,
-        "active": _held(path),
-        "history": rounds,
-    }
-
-
-def _held(path: Path) -> bool:
-    """Return whether a process works on a run folder."""
-    import fcntl
-
-    try:
-        with (path / ".lock").open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -9,6 +9,7 @@ anything leaves.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -39,6 +40,7 @@ from consilia.errors import (
 )
 from consilia.federation.keys import Private, Public
 from consilia.federation.state import SiteState
+from consilia.federation.study import ALLOWED, BY_CHOICE
 from consilia.methods import METHODS, labels_seen, make_method, refuse_unfit
 from consilia.payload import Record, entries, is_finite, pack
 from consilia.runs.spec import EngineSettings, RunSpec
@@ -46,11 +48,6 @@ from consilia.runs.store import RunFolder
 
 LOG = logging.getLogger("consilia")
 RUN = re.compile(r"[0-9a-f]{32}")
-#: What a site answers unasked for leave, and what only by choice, with the key of a study that asks:
-#: rows per test case with their names, and features of training images.
-ALLOWED = ("introduce", "train", "evaluate")
-BY_CHOICE = {"examine": "per_case", "portray": "portraits"}
-VERBS = (*ALLOWED, *BY_CHOICE)
 #: The parts of a federation that a study may not change behind a hospital's back.
 AGREED = ("task", "labels", "exclusive", "image", "regions")
 LIMIT = 2048 * MEBIBYTE
@@ -283,11 +280,33 @@ class Desk:
         if "again" in head:
             common["again"] = True
         lines = [json.dumps(common | asdict(entry)) for entry in entries(record, hashes=True)]
-        lines = lines or [json.dumps(common)]
-        with (self.folder / "ledger.jsonl").open("a", encoding="utf-8") as handle:
-            handle.write("\n".join(lines) + "\n")
-            handle.flush()
+        text = "".join(line + "\n" for line in lines or [json.dumps(common)])
+        try:
+            append(self.folder / "ledger.jsonl", text.encode())
+        except OSError as error:
+            LOG.error("the ledger cannot be written: %s", error)
+            msg = "this site cannot write its ledger, so it answers nothing"
+            raise MessageError(msg) from None
+
+
+def append(path: Path, text: bytes) -> None:
+    """Add whole lines to a file, on disk before this returns, or leave it as it was.
+
+    A crash may have left half a line at its end; what is added begins a line of its own.
+    """
+    with path.open("ab+", buffering=0) as handle:
+        before = handle.seek(0, os.SEEK_END)
+        if before:
+            handle.seek(-1, os.SEEK_END)
+            text = text if handle.read(1) == b"\n" else b"\n" + text
+        try:
+            while text:
+                text = text[handle.write(text) :]
             os.fsync(handle.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(path, before)
+            raise
 
 
 def _said(value: Any) -> str:

@@ -19,6 +19,8 @@ from consilia.errors import UsageError
 Private = ec.EllipticCurvePrivateKey
 Public = ec.EllipticCurvePublicKey
 DAYS = 825
+#: The names by which a machine's own processes reach each other.
+LOOPBACK = ("localhost", "127.0.0.1")
 #: Clocks of hospitals differ a little.
 _EARLIER = datetime.timedelta(hours=1)
 

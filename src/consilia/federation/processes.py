@@ -1,17 +1,22 @@
 """Keeps the processes of a coordinator or a site alive: one keeper, its children, their logs.
 
 `up` starts a keeper in the background (or runs it in the foreground, for systemd); the keeper starts
-what `processes.json` lists, starts again what ends, and takes its children with it when it ends.
+what `processes.json` lists, starts again what ends, and takes its children with it when it ends. A
+child that is killed may leave children of its own (nginx does, and they hold the port), so each has
+a process group, which goes with it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from consilia.errors import RunError
+from consilia.errors import RunError, UsageError
 
 LIST = "processes.json"
 PIDS = "pids.json"
@@ -29,6 +34,25 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 #: Keepers outlive the command that started them; one that ends before it is laid to rest here.
 _KEEPERS: list[subprocess.Popen[bytes]] = []
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody uses."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def command(name: str) -> str:
+    """Return the path of a program that came with Flower, beside this Python."""
+    path = Path(sys.executable).parent / name
+    if not path.is_file():
+        found = shutil.which(name)
+        if found is None:
+            msg = f"'{name}' is not installed; `pip install 'consilia[flower]'` brings it"
+            raise UsageError(msg)
+        return found
+    return str(path)
 
 
 def write_list(
@@ -157,6 +181,7 @@ class Keeper:
             if child is not None and child.poll() is None:
                 continue
             if child is not None:
+                _sweep(child)
                 self._log(f"{name} ended with {child.returncode}")
                 lived = now - self._began[name]
                 self._tries[name] = 0 if lived > 30 else self._tries[name] + 1
@@ -175,6 +200,7 @@ class Keeper:
                 stdout=handle,
                 stderr=handle,
                 env={**os.environ, **self.environment},
+                process_group=0,
                 preexec_fn=_die_with_parent,
             )
         self._began[name] = time.monotonic()
@@ -194,11 +220,18 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+            _sweep(child)
         (self.folder / PIDS).unlink(missing_ok=True)
 
     def _log(self, text: str) -> None:
         sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {text}\n")
         sys.stderr.flush()
+
+
+def _sweep(child: subprocess.Popen[bytes]) -> None:
+    """End what a child that has ended left running."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _die_with_parent() -> None:

@@ -9,11 +9,14 @@ which has the same rule.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-FLEET = "/v1/fleet/"
+#: What may pass: plain names below the Fleet API. nginx is given the same expression.
+FLEET = r"/v1/fleet(/[A-Za-z0-9_-]+)+"
+REFUSAL = "only the Fleet API is served here"
 LARGEST = 2 << 30
 _HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"host"}
 Scope = dict[str, Any]
@@ -21,11 +24,9 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def passes(method: str, raw_path: bytes) -> bool:
-    """Return whether a request may reach the SuperLink: a plain path below the Fleet API."""
-    path = raw_path.partition(b"?")[0].decode("latin-1")
-    plain = all(c.isascii() and (c.isalnum() or c in "/-_") for c in path)
-    return method == "POST" and path.startswith(FLEET) and plain and "//" not in path
+def passes(method: str, path: bytes) -> bool:
+    """Return whether a request may reach the SuperLink: a plain path below the Fleet API, no query."""
+    return method == "POST" and re.fullmatch(FLEET, path.decode("latin-1")) is not None
 
 
 class FleetOnly:
@@ -60,8 +61,8 @@ class FleetOnly:
         import httpx
 
         headers = list(scope["headers"])
-        if not passes(scope["method"], scope["raw_path"]):
-            await _say(send, 403, b"only the Fleet API is served here\n")
+        if scope["query_string"] or not passes(scope["method"], scope["raw_path"]):
+            await _say(send, 403, f"{REFUSAL}\n".encode())
             return
         size = next((value for name, value in headers if name == b"content-length"), b"0")
         if not size.isdigit() or int(size) > LARGEST:
@@ -113,30 +114,32 @@ def nginx_file(folder: Path, listen: str, superlink: str) -> str:
     """
     tls, home = folder / "tls", folder / "nginx"
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    paths = "\n  ".join(f"{kind}_temp_path {home}/{kind};" for kind in kinds)
+    paths = "\n  ".join(f'{kind}_temp_path "{home}/{kind}";' for kind in kinds)
     return f"""# Hospitals see only the Fleet API; the SuperLink's other APIs stay on its loopback port.
 worker_processes 1;
 daemon off;
-pid {home}/nginx.pid;
-error_log {home}/error.log warn;
+pid "{home}/nginx.pid";
+error_log "{home}/error.log" warn;
 events {{ worker_connections 1024; }}
 http {{
-  access_log {home}/access.log;
+  access_log "{home}/access.log";
   {paths}
-  client_max_body_size 2g;
+  default_type text/plain;
+  client_max_body_size {LARGEST >> 30}g;
   proxy_request_buffering off;
   proxy_buffering off;
   server_tokens off;
-  merge_slashes off;
   server {{
     listen {listen} ssl;
-    ssl_certificate {tls}/public.crt;
-    ssl_certificate_key {tls}/public.key;
+    ssl_certificate "{tls}/public.crt";
+    ssl_certificate_key "{tls}/public.key";
     ssl_protocols TLSv1.2 TLSv1.3;
-    location ~ ^{FLEET}[A-Za-z0-9/_-]+$ {{
-      limit_except POST {{ deny all; }}
+    # The path as it was sent, before nginx tidies it up
+    if ($request_method != POST) {{ return 403 "{REFUSAL}\\n"; }}
+    if ($request_uri !~ "^{FLEET}$") {{ return 403 "{REFUSAL}\\n"; }}
+    location / {{
       proxy_pass https://{superlink};
-      proxy_ssl_trusted_certificate {tls}/ca.crt;
+      proxy_ssl_trusted_certificate "{tls}/ca.crt";
       proxy_ssl_verify on;
       proxy_ssl_name localhost;
       proxy_http_version 1.1;
@@ -144,10 +147,14 @@ http {{
       proxy_read_timeout 600s;
       proxy_send_timeout 600s;
     }}
-    location / {{ return 403; }}
   }}
 }}
 """
+
+
+def address(host: str, port: int) -> str:
+    """Return where to listen, as one word."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def main() -> None:

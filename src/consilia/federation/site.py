@@ -20,7 +20,6 @@ from consilia.declare.read import read_federation, read_site, validate
 from consilia.engines.quiet import QUIET, hush
 from consilia.errors import DataError, UsageError
 from consilia.federation import processes
-from consilia.federation.coordinator import LOOPBACK, command, free_port
 from consilia.federation.invitation import (
     Enrolment,
     Invitation,
@@ -29,6 +28,7 @@ from consilia.federation.invitation import (
     write_enrolment,
 )
 from consilia.federation.keys import (
+    LOOPBACK,
     make_authority,
     make_certificate,
     new_key,
@@ -36,11 +36,8 @@ from consilia.federation.keys import (
     write_key,
     write_private,
 )
+from consilia.federation.study import ALLOWED
 from consilia.runs.store import refuse_full
-
-ALLOWED = ("introduce", "train", "evaluate")
-#: What a hospital may allow besides: rows per test case, features of training images.
-BY_CHOICE = ("examine", "portray")
 
 
 class Settings(Strict):
@@ -129,7 +126,7 @@ def join(
     make_authority(folder / "tls", f"{invitation.site} loopback")
     make_certificate(folder / "tls", "loopback", LOOPBACK)
     (folder / "coordinator-ca.crt").write_text(invitation.ca, encoding="utf-8")
-    settings = Settings(port=port or free_port(), allow=allow, engine=engine or {})
+    settings = Settings(port=port or processes.free_port(), allow=allow, engine=engine or {})
     (folder / "settings.json").write_text(
         settings.model_dump_json(indent=1) + "\n", encoding="utf-8"
     )
@@ -152,7 +149,7 @@ def prepare(site: SiteFolder) -> None:
     (folder / "paused").unlink(missing_ok=True)
     read_key(folder / "node.key")  # refuses one that others may read
     supernode = [
-        command("flower-supernode"),
+        processes.command("flower-supernode"),
         *("--superlink", f"{invitation.host}:{invitation.port}"),
         *("--root-certificates", str(folder / "coordinator-ca.crt")),
         *("--auth-supernode-private-key", str(folder / "node.key")),

@@ -73,12 +73,16 @@ class SiteState:
             self._drop_all_but(since, round_)
 
     def _drop_all_but(self, since: int, round_: int) -> None:
-        """Keep the newest state, the one it began from, and the one before that."""
+        """Keep this state, the one it began from, the one before that, and all that are newer.
+
+        A newer one belongs to the run's future where this training is an old message that came again.
+        """
         found = sorted(
             int(path.name.removeprefix("round-")) for path in self.folder.glob("round-*")
         )
-        older = [number for number in found if number < since][-1:]
-        for number in set(found) - {since, round_, *older}:
+        older = [number for number in found if number < since]
+        between = [number for number in found if since < number < round_]
+        for number in (*older[:-1], *between):
             shutil.rmtree(self._of(number), ignore_errors=True)
 
     def _of(self, round_: int) -> Path:
