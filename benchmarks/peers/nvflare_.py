@@ -27,7 +27,8 @@ def main() -> None:
             runner = ScriptRunner(script=str(client), script_args=arguments)
             job.to(runner, f"site-{site}")
         job.simulator_run(f"{folder}/work")
-        work.tell([(float(line), float("nan")) for line in noted.read_text().split()])
+        lines = [line.split() for line in noted.read_text().splitlines()]
+        work.tell([(float(wall), float(processor)) for wall, processor in lines])
 
 
 if __name__ == "__main__":

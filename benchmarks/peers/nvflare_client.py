@@ -23,7 +23,8 @@ def main() -> None:
             break
         if name == "site-1":
             with Path(os.environ["ROUNDS_FILE"]).open("a") as file:
-                file.write(f"{work.now()[0]}\n")
+                wall, processor = work.now_all()
+                file.write(f"{wall} {processor}\n")
         network.load_state_dict(given.params)
         work.train(network, *held)
         meta = {"NUM_STEPS_CURRENT_ROUND": work.IMAGES}

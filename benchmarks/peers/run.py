@@ -1,7 +1,8 @@
 """The same FedAvg under other frameworks: `python -m benchmarks.peers.run` (makes their environments).
 
 Each framework gets an environment of its own under `benchmarks/.peers`, which borrows PyTorch from the
-project's: nothing of theirs is installed in ours. They take turns; a round is timed on the wall.
+project's: nothing of theirs is installed in ours. They take turns; a round is timed on the wall and by
+what all processes of a run have worked.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import write
+from benchmarks.peers.work import MARKER
 
 ROOT = Path(__file__).parent.parent.parent
 HOMES = ROOT / "benchmarks" / ".peers"
-#: Those that do all their work in one process, whose processor seconds can be told from waiting.
-ALONE = ("bare PyTorch", "consilia", "pfl")
 #: The framework's module here, and what to install for it; nothing for what runs in our environment.
 PEERS: dict[str, tuple[str, str | None]] = {
     "bare PyTorch": ("bare", None),
@@ -52,7 +53,12 @@ def rounds_of(name: str, noop: bool, limit: float) -> list[tuple[float, float]]:
     """Return the wall and processor seconds of a framework's rounds; raise where it fails."""
     module, package = PEERS[name]
     command = [str(python_of(name, package)), "-m", f"benchmarks.peers.{module}"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        MARKER: f"{os.getpid()}-{time.monotonic_ns()}",
+    }
     done = subprocess.run(
         [*command, *(["--noop"] if noop else [])],
         cwd=ROOT,
@@ -92,9 +98,12 @@ def main() -> None:
             "wall_s": statistics.median(wall),
             "wall_low_s": min(wall),
             "wall_high_s": max(wall),
-            "processor_s": statistics.median(work) if name in ALONE else None,
+            "processor_s": statistics.median(work),
+            "processor_low_s": min(work),
+            "processor_high_s": max(work),
         }
-        busy = f", {1000 * statistics.median(work):.0f} ms of processor" if name in ALONE else ""
+        middle, low, high = (1000 * f(work) for f in (statistics.median, min, max))
+        busy = f", {middle:.0f} ms of processor ({low:.0f} to {high:.0f})"
         print(
             f"{name:14s} {1000 * rows[name]['wall_s']:8.0f} ms a round ({1000 * min(wall):.0f} to "
             f"{1000 * max(wall):.0f}, {len(each)} rounds){busy}"

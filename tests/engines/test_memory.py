@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from consilia.engines.memory import DiskWeights, MemoryStore, Spool
+from consilia.payload import PackedWeights
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def weights():
 
 
 def test_weights_on_disk_are_the_same_weights(tmp_path):
-    waiting = DiskWeights(tmp_path / "w.numbers", weights())
+    waiting = DiskWeights(tmp_path / "w.numbers", PackedWeights.of(weights()))
     assert list(waiting) == list(weights())
     assert len(waiting) == 7
     for name, value in waiting.items():
@@ -43,7 +44,9 @@ def test_weights_on_disk_are_the_same_weights(tmp_path):
 def test_a_spool_moves_what_passes_its_cap_and_forgets_it(tmp_path):
     spool = Spool(tmp_path / "spool", cap=4 * 15)
     few = {"w": weights()["w"]}
-    assert isinstance(spool.keep("anna", Reply(few, 3)).weights, dict)
+    kept = spool.keep("anna", Reply(few, 3)).weights
+    assert isinstance(kept, PackedWeights)
+    assert torch.equal(kept["w"], few["w"])
     moved = spool.keep("bo", Reply(few, 4))
     assert isinstance(moved.weights, DiskWeights)
     assert moved.images == 4
@@ -68,3 +71,23 @@ def test_a_store_writes_what_was_used_least_and_tells_sites_apart(tmp_path):
     again.restore(tmp_path / "snapshot")
     assert again.of("anna") == store.of("anna")
     assert again.keys() == store.keys()
+
+
+def test_a_view_counts_with_all_that_it_keeps_in_memory(tmp_path):
+    store = MemoryStore(tmp_path / "store", cap=100)
+    whole = PackedWeights.of({"w": torch.zeros(20), "b": torch.zeros(4)})  # 96 bytes
+    store.put("anna/memory", Kept(whole["b"]))
+    assert not list((tmp_path / "store").iterdir())
+    store.put("bo/memory", Kept(torch.zeros(4)))
+    assert len(list((tmp_path / "store").iterdir())) == 1
+    assert torch.equal(store.get("anna/memory", Kept).value, torch.zeros(4))
+
+
+def test_weights_on_disk_are_read_by_the_stretch(tmp_path):
+    packed = PackedWeights.of(weights())
+    waiting = DiskWeights(tmp_path / "w.numbers", packed)
+    assert waiting.nbytes == packed.nbytes
+    for run in packed.packing.runs:
+        assert torch.equal(waiting.read(run), packed.read(run))
+    middle = packed.packing.places["w"].part(4, 7)
+    assert torch.equal(waiting.read(middle), weights()["w"].reshape(-1)[4:11])

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from consilia.engines.memory import DiskWeights
 from consilia.ops.reduce import mixtures, normalise, reduce, reduce_whole
+from consilia.payload import PackedWeights
 
 GROUPS = {"body": ("w", "n"), "head": ("rows",)}
 
@@ -121,3 +123,123 @@ def test_whole_models_by_one_share_per_site():
     kept, parts = reduce_whole(previous, updates, {"a": 0.0, "b": 0.0}, groups)
     assert kept["x"].item() == 9
     assert parts == {"a": 0.0, "b": 0.0}
+
+
+def plainly(previous, updates, shares, groups):
+    """Sum tensor by tensor and site by site, as the definition says."""
+    result = {name: value.clone() for name, value in previous.items()}
+    for group, parts in shares.items():
+        total = sum(parts[s] for s in sorted(parts))
+        for name in groups[group]:
+            taken = [s for s in sorted(updates) if s in parts]
+            if not previous[name].is_floating_point():
+                result[name] = torch.stack([updates[s][name] for s in taken]).amax(0)
+                continue
+            if np.ndim(total):
+                for row in range(len(total)):
+                    one = {s: {"r": updates[s][name][row]} for s in taken}
+                    by = {"g": {s: parts[s][row] for s in parts}}
+                    found = plainly({"r": previous[name][row]}, one, by, {"g": ("r",)})
+                    result[name][row] = found["r"]
+            elif total > 0:
+                terms = [
+                    updates[s][name].double() * float(np.float64(parts[s]) / total) for s in taken
+                ]
+                running = terms[0]
+                for term in terms[1:]:
+                    running = running + term
+                result[name] = running.to(previous[name].dtype)
+    return result
+
+
+NETWORK = {"a.w": (3, 5), "a.n": None, "b.w": (7, 2, 2), "b.s": (7,), "b.n": None, "out.w": (4, 7)}
+PARTS = {"body": ("a.w", "b.w"), "norm": ("b.s", "a.n", "b.n"), "head": ("out.w",)}
+
+
+def drawn(seed, names=tuple(NETWORK)):
+    randoms = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randint(9, (), generator=randoms)
+        if NETWORK[name] is None
+        else torch.randn(NETWORK[name], generator=randoms)
+        for name in names
+    }
+
+
+EQUAL = {"a": 3.0, "b": 1.0, "c": 7.0}
+BY_ROW = {
+    "a": np.array([1.0, 0, 2, 0]),
+    "b": np.array([1.0, 3, 0, 0]),
+    "c": np.array([5.0, 1, 1, 0]),
+}
+KINDS_OF_SHARES = {
+    "one for all": dict.fromkeys(PARTS, EQUAL),
+    "each its own": {
+        "body": EQUAL,
+        "norm": {"a": 1.0, "b": 1.0, "c": 2.0},
+        "head": {"a": 0.0, "c": 1.0},
+    },
+    "rows": {"body": EQUAL, "head": BY_ROW},
+    "nobody": {"body": dict.fromkeys("abc", 0.0), "norm": EQUAL},
+    "a site that sent nothing": {"body": {**EQUAL, "z": 4.0}},
+}
+
+
+@pytest.mark.parametrize("block", [1, 5, 20, 1 << 17])
+@pytest.mark.parametrize("kind", KINDS_OF_SHARES)
+@pytest.mark.parametrize("form", ["plain", "packed", "by group", "disk", "mixed"])
+def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
+    form, kind, block, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("consilia.ops.reduce._BLOCK", block)
+    previous = drawn(0)
+    order = tuple(name for members in PARTS.values() for name in members)
+    names = order if form == "by group" else tuple(NETWORK)
+    updates = {site: drawn(seed, names) for seed, site in enumerate("cab", 1)}
+    expected = plainly(previous, updates, KINDS_OF_SHARES[kind], PARTS)
+    if form in {"packed", "by group"}:
+        updates = {site: PackedWeights.of(update) for site, update in updates.items()}
+    elif form == "disk":
+        updates = {
+            site: DiskWeights(tmp_path / site, PackedWeights.of(update))
+            for site, update in updates.items()
+        }
+    elif form == "mixed":  # one in another order, one with a tensor more
+        updates["a"] = PackedWeights.of({"more": torch.ones(3), **updates["a"]})
+        updates["b"] = dict(reversed(updates["b"].items()))
+    found = reduce(previous, updates, KINDS_OF_SHARES[kind], PARTS)
+    assert list(found) == list(previous)
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value), name
+
+
+def test_a_result_has_memory_of_its_own():
+    previous = PackedWeights.of(PREVIOUS)
+    for shares in ({}, {"body": {"a": 1.0}}):
+        result = reduce(previous, {"a": PackedWeights.of(UPDATES["a"])}, shares, GROUPS)
+        result["rows"].fill_(99)
+        result["n"].fill_(99)
+        assert previous["rows"][0] == 7
+        assert UPDATES["a"]["n"] == 9
+
+
+def test_a_tensor_that_a_site_did_not_send_is_missed():
+    with pytest.raises(KeyError):
+        reduce(
+            PREVIOUS, {"a": UPDATES["a"], "b": {"w": UPDATES["b"]["w"]}}, {"body": EQUAL}, GROUPS
+        )
+
+
+def test_mixtures_of_packed_decoders_are_those_of_plain_ones():
+    decoders = {site: drawn(seed) for seed, site in enumerate("abc")}
+    matrix = {"a": {"a": 0.2, "b": 0.8}, "b": {"c": 1.0, "a": 0.0}, "c": {"a": 0.0}}
+    packed = {site: PackedWeights.of(each) for site, each in decoders.items()}
+    for names in (("a.w", "out.w"), tuple(NETWORK)):
+        one = mixtures(decoders, matrix, decoders, names)
+        two = mixtures(packed, matrix, packed, names)
+        for site, row in matrix.items():
+            plain = plainly(decoders[site], decoders, {"g": row}, {"g": names})
+            for name, value in plain.items():
+                assert torch.equal(one[site][name], value)
+                assert torch.equal(two[site][name], value)

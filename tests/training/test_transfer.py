@@ -18,6 +18,7 @@ def test_what_is_fetched_is_a_copy_in_the_common_order():
         assert value.is_contiguous()
         assert not value.requires_grad
         assert value.data_ptr() != tensors[name].data_ptr()
+    assert set(found.buffers) == {torch.float32, torch.int64}  # all of one type in one piece
 
 
 def test_filling_changes_the_tensors_themselves_and_leaves_others_alone():
@@ -34,3 +35,15 @@ def test_what_is_sent_to_where_it_lies_is_not_copied():
     found = sent(weights, torch.device("cpu"))
     assert list(found) == list(weights)
     assert all(found[name] is weights[name] for name in weights)
+
+
+def test_what_was_fetched_fills_a_network_again_to_the_bit():
+    network = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
+    tensors = network.state_dict(keep_vars=True)
+    kept = fetch(tensors)
+    with torch.no_grad():
+        for tensor in tensors.values():
+            tensor.zero_()
+    fill(tensors, {name: kept[name] for name in reversed(list(kept))})
+    assert all(torch.equal(tensors[name], value) for name, value in kept.items())
+    assert all(parameter.requires_grad for parameter in network.parameters())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from consilia.payload import Record, entries
@@ -39,7 +39,7 @@ class Ledger:
         else:
             self.down += size
         for entry in fields:
-            line = asdict(entry)
+            line = dict(vars(entry))
             if entry.sha256 is None:
                 del line["sha256"]
             self._lines.append(head | line)

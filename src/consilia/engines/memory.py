@@ -6,18 +6,18 @@ import dataclasses
 import os
 import shutil
 from collections import OrderedDict, defaultdict
-from collections.abc import ItemsView, Iterator, Mapping
+from collections.abc import ItemsView, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from consilia.payload import flatten, load, save
+from consilia.payload import Packed, PackedWeights, Stretch, bytes_of, flatten, load, pieces, save
 
 T = TypeVar("T")
 
-#: Where each tensor in a file of bare numbers may begin: at a multiple of the widest element's bytes.
+#: Where each buffer in a file of bare numbers may begin: at a multiple of the widest element's bytes.
 _ALIGNED = 8
 
 
@@ -49,7 +49,7 @@ class MemoryStore:
         self._held.move_to_end(key)
         self._of[key.partition("/")[0]].add(key)
         self._total -= self._sizes.get(key, 0)
-        self._sizes[key] = sum(t.nbytes for t in flatten(value)[1].values())
+        self._sizes[key] = _held_bytes(value)
         self._total += self._sizes[key]
         while self._total > self.cap and len(self._held) > 1:
             old = next(iter(self._held))
@@ -109,48 +109,47 @@ class MemoryStore:
             path.unlink(missing_ok=True)
 
 
-class DiskWeights(Mapping[str, Tensor]):
+class DiskWeights(Packed):
     """Weights that wait on disk until they are read, and are not kept after.
 
-    The file holds bare numbers, one tensor after another: only this object can read it.
+    The file holds bare numbers, one buffer after another: only this object can read it.
     """
 
-    def __init__(self, path: Path, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, path: Path, weights: PackedWeights) -> None:
+        self.packing = weights.packing
         self._path = path
-        self._parts: dict[str, tuple[int, torch.Size, torch.dtype]] = {}
+        self._starts: dict[torch.dtype, int] = {}
         at = 0
-        with path.open("wb", buffering=1 << 16) as handle:
-            for name, value in weights.items():
+        with path.open("wb") as handle:
+            for kind, buffer in weights.buffers.items():
                 handle.write(bytes(-at % _ALIGNED))
                 at += -at % _ALIGNED
-                self._parts[name] = (at, value.shape, value.dtype)
-                handle.write(_bytes_of(value).numpy().data)
-                at += value.nbytes
+                self._starts[kind] = at
+                handle.write(bytes_of(buffer).numpy().data)
+                at += buffer.nbytes
         self._size = at
 
+    def read(self, stretch: Stretch) -> Tensor:
+        """Return the numbers of a stretch as one row."""
+        return self._within(self._mapped(), stretch)
+
     def __getitem__(self, name: str) -> Tensor:
-        return self._read(
-            torch.from_file(str(self._path), size=self._size, dtype=torch.uint8), name
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
+        return self.read(self.packing.places[name]).view(self.packing.specs[name][0])
 
     def items(self) -> ItemsView[str, Tensor]:
         """Read the file once for all tensors."""
-        held = torch.from_file(str(self._path), size=self._size, dtype=torch.uint8)
-        return {name: self._read(held, name) for name in self._parts}.items()
+        held = self._mapped()
+        places, specs = self.packing.places, self.packing.specs
+        return {
+            name: self._within(held, places[name]).view(shape) for name, (shape, _) in specs.items()
+        }.items()
 
-    def _read(self, held: Tensor, name: str) -> Tensor:
-        at, shape, kind = self._parts[name]
-        return held[at : at + shape.numel() * kind.itemsize].view(kind).view(shape)
+    def _mapped(self) -> Tensor:
+        return torch.from_file(str(self._path), size=self._size, dtype=torch.uint8)
 
-
-def _bytes_of(value: Tensor) -> Tensor:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    def _within(self, held: Tensor, stretch: Stretch) -> Tensor:
+        at, each = self._starts[stretch.kind], stretch.kind.itemsize
+        return held[at + stretch.start * each : at + stretch.stop * each].view(stretch.kind)
 
 
 class Spool:
@@ -164,16 +163,16 @@ class Spool:
         folder.mkdir(parents=True)
 
     def keep(self, site: str, message: Any) -> Any:
-        """Return the message, its weights moved to disk where the cap has been passed."""
+        """Return the message with its weights in one piece, on disk where the cap has been passed."""
         heavy = {
-            f.name: value
+            f.name: value if isinstance(value, PackedWeights) else PackedWeights.of(value)
             for f in dataclasses.fields(message)
             if _holds_tensors(value := getattr(message, f.name))
         }
-        size = sum(t.nbytes for weights in heavy.values() for t in weights.values())
+        size = sum(weights.nbytes for weights in heavy.values())
         if self._held + size <= self.cap:
             self._held += size
-            return message
+            return dataclasses.replace(message, **heavy)
         moved = {
             name: DiskWeights(self.folder / f"{site}.{name}.numbers", weights)
             for name, weights in heavy.items()
@@ -191,8 +190,16 @@ class Spool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def _held_bytes(value: object) -> int:
+    """Return the memory that a value keeps from being used again: a view keeps all that it is cut from."""
+    storages = [tensor.untyped_storage() for tensor in pieces(flatten(value)[1])]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
 def _holds_tensors(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(v, Tensor) for v in value.values())
+    if isinstance(value, PackedWeights) or not isinstance(value, Mapping):
+        return isinstance(value, PackedWeights)
+    return len(value) > 0 and all(isinstance(inner, Tensor) for inner in value.values())
 
 
 def _link(source: Path, target: Path) -> None:

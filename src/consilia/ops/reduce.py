@@ -3,23 +3,32 @@
 A group's shares have one of three shapes: one number per site (a mean), one per site and output row
 (rows of a head that only some sites can teach), or one per pair of sites (a mixture for each site).
 Shares are normalised here; where they sum to zero the previous value is kept. Integer buffers are
-never averaged: the largest is taken. Sites are visited in the order of their names and read one at a
-time, so that memory does not grow with their number.
+never averaged: the largest is taken. Sites are visited in the order of their names. Tensors that lie
+side by side in every update are summed in one go, a block of numbers at a time: the sum stays near
+the processor, and of updates that wait on disk no more than a block is in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from consilia.payload import Weights
+from consilia.payload import Packed, PackedWeights, Packing, Stretch, Weights
 
 #: Per site: one number, or one number per row of the group's tensors.
 Shares: TypeAlias = Mapping[str, float | int | np.ndarray]
+
+#: What `normalise` makes of shares.
+Plan: TypeAlias = Mapping[str, np.ndarray]
+
+#: How many numbers are summed at a time; the sum of so many takes 1 MB.
+_BLOCK = 1 << 17
 
 
 def normalise(shares: Shares) -> dict[str, np.ndarray]:
@@ -40,10 +49,10 @@ def reduce(
     updates: Mapping[str, Weights],
     shares: Mapping[str, Shares],
     groups: Mapping[str, tuple[str, ...]],
-) -> dict[str, Tensor]:
+) -> Weights:
     r"""Return :math:`\theta_g = \sum_k w_{g,k} \theta_{g,k}` for every group :math:`g` with shares.
 
-    Tensors of groups without shares keep their previous value.
+    Tensors of groups without shares keep their previous value. The result is in memory of its own.
 
     Args:
         previous: The values that stay where nothing is shared.
@@ -51,24 +60,19 @@ def reduce(
         shares: For each group, the part of each site; need not sum to one.
         groups: For each group, the names of its tensors.
     """
-    plans = {group: normalise(shares[group]) for group in groups if group in shares}
-    names = [
-        (name, plans[group])
+    normal = {id(shares[group]): normalise(shares[group]) for group in groups if group in shares}
+    plans = {
+        name: normal[id(shares[group])]
         for group, members in groups.items()
-        if group in plans
+        if group in shares
         for name in members
-    ]
-    sums: dict[str, Tensor] = {}
-    room: dict[torch.device, Tensor] = {}
-    for site in sorted(updates):
-        update = dict(updates[site].items())  # read once, where it waits on disk
-        for name, plan in names:
-            if site in plan:
-                _accumulate(sums, name, update[name], plan[site], room)
-    result = dict(previous)
-    for name, plan in names:
-        if name in sums:
-            result[name] = _finish(sums[name], plan, previous[name])
+    }
+    result = PackedWeights.like(previous)
+    done: set[str] = set()
+    for strip in _strips(plans, _packed(updates, plans), result):
+        done.update(strip.sum_into(result, previous))
+    for name in previous.keys() - done:
+        result[name].copy_(previous[name])
     return result
 
 
@@ -77,7 +81,7 @@ def reduce_whole(
     updates: Mapping[str, Weights],
     shares: Mapping[str, float],
     groups: Mapping[str, tuple[str, ...]],
-) -> tuple[dict[str, Tensor], dict[str, float]]:
+) -> tuple[Weights, dict[str, float]]:
     """Return the mean of whole models by one share per site, and each site's part in it."""
     weights = reduce(previous, updates, dict.fromkeys(groups, shares), groups)
     total = sum(shares.values()) or 1.0
@@ -89,45 +93,157 @@ def mixtures(
     matrix: Mapping[str, Shares],
     fallback: Mapping[str, Weights],
     names: tuple[str, ...],
-) -> dict[str, dict[str, Tensor]]:
+) -> dict[str, Weights]:
     r"""Return for each site :math:`i` its own mixture :math:`\sum_j a_{ij} \theta_j`."""
+    packed = _packed(updates, names)
     return {
-        site: reduce(fallback[site], updates, {"mixed": row}, {"mixed": names})
+        site: reduce(fallback[site], packed, {"mixed": row}, {"mixed": names})
         for site, row in matrix.items()
     }
 
 
-def _accumulate(
-    sums: dict[str, Tensor],
-    name: str,
-    value: Tensor,
-    share: np.ndarray,
-    room: dict[torch.device, Tensor],
-) -> None:
-    """Add a site's part to a sum; `room` is memory for the product, used again and again."""
-    if not value.is_floating_point():
-        sums[name] = torch.maximum(sums[name], value) if name in sums else value.clone()
-        return
-    weight = _along_rows(share, value) if share.ndim else float(share)
-    if name not in sums:
-        sums[name] = value.to(torch.float64, copy=True).mul_(weight)
-        return
-    if value.device not in room or room[value.device].numel() < value.numel():
-        room[value.device] = value.new_empty(value.numel(), dtype=torch.float64)
-    part = room[value.device][: value.numel()].view(value.shape)
-    sums[name].add_(part.copy_(value).mul_(weight))
+def _packed(updates: Mapping[str, Weights], names: Collection[str]) -> dict[str, Packed]:
+    """Return updates in the order of their sites, each in one piece."""
+    return {
+        site: update if isinstance(update, Packed) else _pack(update, names)
+        for site, update in sorted(updates.items())
+    }
 
 
-def _along_rows(share: np.ndarray, value: Tensor) -> Tensor:
-    weights = torch.as_tensor(share, dtype=torch.float64, device=value.device)
-    return weights.reshape(-1, *[1] * (value.dim() - 1)) if weights.dim() else weights
+def _pack(update: Weights, names: Collection[str]) -> Packed:
+    return PackedWeights.of({name: value for name, value in update.items() if name in names})
 
 
-def _finish(total: Tensor, plan: Mapping[str, np.ndarray], previous: Tensor) -> Tensor:
-    if not total.is_floating_point():
-        return total
-    shared = sum((plan[site] for site in sorted(plan)), start=np.float64(0)) > 0
-    if np.all(shared):
-        return total.to(previous.dtype)
-    kept = _along_rows(np.asarray(shared, dtype=np.float64), previous) > 0
-    return torch.where(kept, total.to(previous.dtype), previous)
+@dataclass
+class _Strip:
+    """Tensors that lie side by side in every update that shares in them, by the same plan.
+
+    Attributes:
+        updates: Of the sites that share in these tensors, in their order.
+        names: The tensors, in order.
+        places: Where the strip lies, by packing.
+        goals: Where its sums go.
+    """
+
+    plan: Plan
+    updates: Mapping[str, Packed]
+    names: list[str]
+    places: dict[Packing, Stretch]
+    goals: list[Stretch]
+
+    def joins(self, name: str, places: Mapping[Packing, Stretch], goal: Stretch) -> bool:
+        """Take up a tensor that begins where this strip ends in every update; return whether it does."""
+        for packing, at in places.items():
+            if not self.places[packing].meets(at):
+                return False
+        self.names.append(name)
+        for packing, at in places.items():
+            self.places[packing] = self.places[packing].upto(at)
+        if self.goals[-1].meets(goal):
+            self.goals[-1] = self.goals[-1].upto(goal)
+        else:
+            self.goals.append(goal)
+        return True
+
+    def sum_into(self, result: PackedWeights, previous: Weights) -> Collection[str]:
+        """Write the sums of the tensors, and return the names of those that were written."""
+        shared = np.asarray(sum((self.plan[s] for s in sorted(self.plan)), np.float64(0)) > 0)
+        if not self.goals[0].kind.is_floating_point:
+            _write(functools.reduce(torch.maximum, self._values()), self.goals, result)
+        elif _by_row(self.plan):
+            self._sum_rows(shared, result, previous)
+        elif shared:
+            self._sum_blocks(result)
+        else:
+            return ()
+        return self.names
+
+    def _sum_blocks(self, result: PackedWeights) -> None:
+        """Sum by one number per site."""
+        weights = [float(self.plan[site]) for site in self.updates]
+        room = torch.empty(2, _BLOCK, dtype=torch.float64)
+        start = 0
+        for goals in _blocks(self.goals):
+            size = sum(goal.size for goal in goals)
+            total = _weighted(self._values(start, size), weights, room[:, :size])
+            _write(total, goals, result)
+            start += size
+
+    def _sum_rows(self, shared: np.ndarray, result: PackedWeights, previous: Weights) -> None:
+        """Sum the one tensor here by one number per site and row."""
+        (name,) = self.names
+        shape = previous[name].shape
+        weights = [_along_rows(self.plan[site], shape) for site in self.updates]
+        room = torch.empty(2, *shape, dtype=torch.float64)
+        total = _weighted((value.view(shape) for value in self._values()), weights, room)
+        new = total.to(previous[name].dtype)
+        result[name].copy_(torch.where(_along_rows(shared, shape), new, previous[name]))
+
+    def _values(self, start: int = 0, size: int | None = None) -> Iterator[Tensor]:
+        """Yield what each site sent of the strip, or of a part of it."""
+        for update in self.updates.values():
+            yield update.read(self.places[update.packing].part(start, size))
+
+
+def _strips(
+    plans: Mapping[str, Plan], updates: Mapping[str, Packed], result: PackedWeights
+) -> list[_Strip]:
+    """Return the tensors that have a plan, joined to strips as long as they go; rows never join."""
+    if not updates:
+        return []
+    sharing: dict[int, dict[str, Packed]] = {}
+    packings: dict[int, set[Packing]] = {}
+    for key, plan in {id(plan): plan for plan in plans.values()}.items():
+        sharing[key] = {site: update for site, update in updates.items() if site in plan}
+        packings[key] = {update.packing for update in sharing[key].values()}
+    first = next(iter(updates.values())).packing
+    ordered = [name for names in first.names.values() for name in names if name in plans]
+    found: list[_Strip] = []
+    last: Plan | None = None
+    for name in (*ordered, *(name for name in plans if name not in first.specs)):
+        plan, goal = plans[name], result.packing.places[name]
+        places = {packing: packing.places[name] for packing in packings[id(plan)]}
+        if places and not (plan is last and found[-1].joins(name, places, goal)):
+            found.append(_Strip(plan, sharing[id(plan)], [name], places, [goal]))
+            last = None if _by_row(plan) else plan
+    return found
+
+
+def _blocks(goals: Iterable[Stretch]) -> Iterator[list[Stretch]]:
+    """Yield stretches cut into blocks of at most so many numbers."""
+    block: list[Stretch] = []
+    left = _BLOCK
+    for goal in goals:
+        for at in (0, *range(left, goal.size, _BLOCK)):
+            part = goal.part(at, min(left, goal.size - at))
+            block.append(part)
+            left -= part.size
+            if not left:
+                yield block
+                block, left = [], _BLOCK
+    if block:
+        yield block
+
+
+def _write(values: Tensor, goals: Sequence[Stretch], result: PackedWeights) -> None:
+    parts = torch.split(values, [goal.size for goal in goals])
+    torch._foreach_copy_([result.read(goal) for goal in goals], parts)
+
+
+def _weighted(values: Iterable[Tensor], weights: Sequence[float | Tensor], room: Tensor) -> Tensor:
+    """Return the weighted sum of values in double precision; `room` has space for it and a summand."""
+    total, part = room[0], room[1]
+    for at, (value, weight) in enumerate(zip(values, weights, strict=True)):
+        (part if at else total).copy_(value).mul_(weight)
+        if at:
+            total.add_(part)
+    return total
+
+
+def _by_row(plan: Plan) -> bool:
+    return any(share.ndim for share in plan.values())
+
+
+def _along_rows(share: np.ndarray, shape: Sequence[int]) -> Tensor:
+    weights = torch.as_tensor(share)
+    return weights.reshape(-1, *[1] * (len(shape) - 1)) if weights.dim() else weights

@@ -12,14 +12,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from consilia.payload import Weights
+from consilia.payload import PackedWeights, Weights
 
 
 def fill(tensors: Mapping[str, Tensor], weights: Weights) -> None:
     """Copy weights into tensors of these names, in place."""
+    found = _arrived(tensors, weights)
+    alike: dict[torch.dtype, list[str]] = defaultdict(list)
+    for name, value in found.items():
+        alike[value.dtype].append(name)
     with torch.no_grad():
-        for name, value in _arrived(tensors, weights).items():
-            tensors[name].copy_(value)
+        for names in alike.values():  # all of one type in one go
+            torch._foreach_copy_([tensors[n] for n in names], [found[n] for n in names])
 
 
 def sent(weights: Weights, device: torch.device) -> dict[str, Tensor]:
@@ -28,24 +32,18 @@ def sent(weights: Weights, device: torch.device) -> dict[str, Tensor]:
     return dict(_arrived(dict.fromkeys(weights, there), weights))
 
 
-def fetch(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of tensors on the CPU, in the common order of their numbers."""
-    if not any(tensor.is_cuda for tensor in tensors.values()):
-        return {
-            name: tensor.detach().clone(memory_format=torch.contiguous_format)
-            for name, tensor in tensors.items()
-        }
-    found: dict[str, Tensor] = {}
-    for (kind, device), names in _alike(tensors).items():
-        flat = torch.cat([tensors[name].detach().reshape(-1) for name in names])
-        landed = torch.empty(flat.shape, dtype=kind, pin_memory=device.type == "cuda")
-        landed.copy_(flat)
-        found |= _cut(landed, {name: tensors[name].shape for name in names})
-    return {name: found[name] for name in tensors}
+def fetch(tensors: Mapping[str, Tensor]) -> PackedWeights:
+    """Return copies of tensors on the CPU, in the common order of their numbers and in one piece."""
+    packed = PackedWeights.of(tensors)
+    crosses = any(buffer.is_cuda for buffer in packed.buffers.values())
+    return packed.to(torch.device("cpu")) if crosses else packed
 
 
 def _arrived(tensors: Mapping[str, Tensor], weights: Weights) -> Weights:
     """Return weights where they are needed: many small copies to a GPU would each wait for the last."""
+    goals = {tensor.device for tensor in tensors.values()}
+    if not any(device.type == "cuda" for device in goals):
+        return weights
     crossing = {
         name: value
         for name, value in weights.items()
@@ -53,26 +51,7 @@ def _arrived(tensors: Mapping[str, Tensor], weights: Weights) -> Weights:
     }
     if not crossing:
         return weights
-    found = dict(weights)
-    for (kind, device), names in _alike(crossing, tensors).items():
-        parts = [crossing[name].reshape(-1) for name in names]
-        flat = torch.empty(sum(map(len, parts)), dtype=kind, pin_memory=True)
-        torch.cat(parts, out=flat)
-        shapes = {name: crossing[name].shape for name in names}
-        found |= _cut(flat.to(device, non_blocking=True), shapes)
-    return found
-
-
-def _alike(
-    tensors: Mapping[str, Tensor], goals: Mapping[str, Tensor] | None = None
-) -> dict[tuple[torch.dtype, torch.device], list[str]]:
-    """Return the names of the tensors that can lie in one piece: of one type, bound for one device."""
-    found: dict[tuple[torch.dtype, torch.device], list[str]] = defaultdict(list)
-    for name, tensor in tensors.items():
-        found[tensor.dtype, (goals or tensors)[name].device].append(name)
-    return found
-
-
-def _cut(flat: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-    parts = torch.split(flat, [shape.numel() for shape in shapes.values()])
-    return {name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
+    (device,) = goals
+    if isinstance(weights, PackedWeights) and len(crossing) == len(weights):
+        return weights.to(device)
+    return {**weights, **PackedWeights.of(crossing).to(device)}

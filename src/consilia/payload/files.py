@@ -1,0 +1,49 @@
+"""Values on disk: one safetensors file each, checked against their type when they are read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from consilia.errors import MessageError
+from consilia.payload.codec import build, flatten
+from consilia.payload.kinds import Layout
+
+M = TypeVar("M")
+
+
+def save(path: Path, value: object) -> None:
+    """Write a value as one safetensors file, whole or not at all."""
+    tree, tensors = flatten(value)
+    plain = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        each = tensor.cpu().contiguous()
+        storage = each.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() > each.nbytes:
+            each = each.clone()  # safetensors refuses tensors that share memory
+        seen.add(each.untyped_storage().data_ptr())
+        plain[name] = each
+    part = path.with_name(f".{path.name}.part")
+    save_file(plain, part, metadata={"tree": json.dumps(tree)})
+    with part.open("rb+") as handle:
+        os.fsync(handle.fileno())
+    part.replace(path)
+
+
+def load(path: Path, kind: type[M], layout: Layout | None = None) -> M:
+    """Read a value that `save` wrote, checked against its type."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tree = json.loads((file.metadata() or {})["tree"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError, KeyError, ValueError):
+        msg = f"file '{path.name}' cannot be read as a saved state; it is damaged, cut short or not ours"
+        raise MessageError(msg) from None
+    value: M = build(kind, tree, tensors, layout)
+    return value

@@ -1,0 +1,216 @@
+"""Weights in one piece: one buffer per element type, of which the tensors are views.
+
+What is done to all numbers alike is then done once and not tensor by tensor: a copy across to a GPU,
+the look for numbers that are not finite, a sum over sites. Whoever does not care reads a mapping.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilia.payload.kinds import Spec, Weights
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring numbers of one element type."""
+
+    kind: torch.dtype
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return self.stop - self.start
+
+    def part(self, start: int, size: int | None = None) -> Stretch:
+        """Return so many of these numbers from one on, or all that follow."""
+        stop = self.stop if size is None else self.start + start + size
+        return Stretch(self.kind, self.start + start, stop)
+
+    def meets(self, other: Stretch) -> bool:
+        """Return whether another stretch begins where this one ends."""
+        return self.kind == other.kind and self.stop == other.start
+
+    def upto(self, other: Stretch) -> Stretch:
+        """Return the stretch from the beginning of this one to the end of another."""
+        return Stretch(self.kind, self.start, other.stop)
+
+
+class Packing:
+    """Which tensor lies where: worked out once for all weights of the same names, shapes and types.
+
+    Two packings are the same object or differ; make them with `Packing.of`.
+
+    Attributes:
+        specs: The shape and element type of each tensor, in order.
+        places: Where each tensor lies in the buffer of its element type.
+        sizes: How many numbers each buffer holds.
+        runs: All numbers in the order of the tensors: neighbours of one element type are one stretch.
+        nbytes: The bytes of all tensors.
+    """
+
+    def __init__(self, specs: tuple[tuple[str, Spec], ...]) -> None:
+        self.specs = dict(specs)
+        self.places: dict[str, Stretch] = {}
+        self.sizes: dict[torch.dtype, int] = {}
+        runs: list[Stretch] = []
+        for name, (shape, kind) in specs:
+            start = self.sizes.get(kind, 0)
+            stop = self.sizes[kind] = start + torch.Size(shape).numel()
+            self.places[name] = Stretch(kind, start, stop)
+            if runs and runs[-1].meets(self.places[name]):
+                runs[-1] = runs[-1].upto(self.places[name])
+            else:
+                runs.append(self.places[name])
+        self.runs = tuple(runs)
+        self.nbytes = sum(size * kind.itemsize for kind, size in self.sizes.items())
+
+    @staticmethod
+    def of(weights: Weights) -> Packing:
+        """Return the packing of weights with these names, shapes and element types."""
+        if isinstance(weights, Packed):
+            return weights.packing
+        return _packing(tuple((name, (tuple(t.shape), t.dtype)) for name, t in weights.items()))
+
+    @functools.cached_property
+    def names(self) -> dict[torch.dtype, tuple[str, ...]]:
+        """The tensors in each buffer, in order."""
+        places = self.places.items()
+        return {kind: tuple(n for n, at in places if at.kind == kind) for kind in self.sizes}
+
+    def cut(self, buffers: Mapping[torch.dtype, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors as views of buffers, in order."""
+        parts: dict[str, Tensor] = {}
+        for kind, names in self.names.items():
+            sizes = [self.places[name].size for name in names]
+            parts |= dict(zip(names, torch.split(buffers[kind], sizes), strict=True))
+        return {name: parts[name].view(shape) for name, (shape, _) in self.specs.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def _packing(specs: tuple[tuple[str, Spec], ...]) -> Packing:
+    return Packing(specs)
+
+
+class Packed(Mapping[str, Tensor], ABC):
+    """Weights whose numbers can be read by the stretch, wherever they are."""
+
+    packing: Packing
+
+    @abstractmethod
+    def read(self, stretch: Stretch) -> Tensor:
+        """Return the numbers of a stretch as one row."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all tensors."""
+        return self.packing.nbytes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.packing.specs)
+
+    def __len__(self) -> int:
+        return len(self.packing.specs)
+
+
+class PackedWeights(Packed):
+    """Weights in memory; the tensors are views, so that what is written into one is in the buffer too."""
+
+    def __init__(self, packing: Packing, buffers: Mapping[torch.dtype, Tensor]) -> None:
+        self.packing = packing
+        self.buffers = buffers
+        self._digests: dict[bytes, tuple[tuple[int, ...], str]] = {}
+
+    @classmethod
+    def of(cls, weights: Weights) -> PackedWeights:
+        """Return a copy of weights in one piece, on the device where they are."""
+        packing = Packing.of(weights)
+        with torch.no_grad():
+            if isinstance(weights, PackedWeights):
+                return cls(packing, {kind: _joined([b]) for kind, b in weights.buffers.items()})
+            held = dict(weights.items())  # read once, where they wait on disk
+            parts = {
+                kind: [held[name].reshape(-1) for name in names]
+                for kind, names in packing.names.items()
+            }
+            return cls(packing, {kind: _joined(each) for kind, each in parts.items()})
+
+    @classmethod
+    def like(cls, weights: Weights) -> PackedWeights:
+        """Return room for weights of the same names, shapes and types; what is in it means nothing."""
+        packing = Packing.of(weights)
+        return cls(packing, {kind: _room(size, kind) for kind, size in packing.sizes.items()})
+
+    def to(self, device: torch.device) -> PackedWeights:
+        """Return a copy on a device, by way of pinned memory where it crosses."""
+        return PackedWeights(
+            self.packing, {kind: _crossed(b, device) for kind, b in self.buffers.items()}
+        )
+
+    def read(self, stretch: Stretch) -> Tensor:
+        """Return the numbers of a stretch as one row."""
+        return self.buffers[stretch.kind][stretch.start : stretch.stop]
+
+    @functools.cached_property
+    def _views(self) -> dict[str, Tensor]:
+        return self.packing.cut(self.buffers)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._views[name]
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Return names and views."""
+        return self._views.items()
+
+    def values(self) -> ValuesView[Tensor]:
+        """Return the views."""
+        return self._views.values()
+
+    def digest(self, head: bytes) -> str:
+        """Return the sha256 of `head` and all numbers in order, known until one of them is changed.
+
+        A message to all sites is the same for each: it is hashed once.
+        """
+        versions = tuple(buffer._version for buffer in self.buffers.values())
+        if head not in self._digests or self._digests[head][0] != versions:
+            found = hashlib.sha256(head)
+            for run in self.packing.runs:
+                found.update(bytes_of(self.read(run)).numpy().data)
+            self._digests[head] = versions, found.hexdigest()
+        return self._digests[head][1]
+
+
+def bytes_of(tensor: Tensor) -> Tensor:
+    """Return a tensor's bytes in the common order of its numbers, without a copy where that can be."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _room(size: int, kind: torch.dtype) -> Tensor:
+    """Return memory for so many numbers; NumPy's lies in large pages where the system has them."""
+    return torch.from_numpy(np.empty(size * kind.itemsize, dtype=np.uint8)).view(kind)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    if parts[0].is_cuda:
+        return torch.cat(parts)
+    return torch.cat(parts, out=_room(sum(map(len, parts)), parts[0].dtype))
+
+
+def _crossed(buffer: Tensor, device: torch.device) -> Tensor:
+    if buffer.device.type == device.type == "cpu":
+        return buffer.clone()
+    if buffer.is_cuda and device.type == "cuda":
+        return buffer.to(device, copy=True)
+    pinned = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True)
+    pinned.copy_(buffer)
+    return pinned if device.type == "cpu" else pinned.to(device, non_blocking=True)

@@ -1,0 +1,237 @@
+"""Weights in one piece are the same weights: to methods, in messages, in the ledger and on disk."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import pytest
+import torch
+from torch import Tensor
+
+from consilia.errors import MessageError
+from consilia.payload import (
+    Group,
+    Layout,
+    PackedWeights,
+    Packing,
+    Record,
+    Weights,
+    entries,
+    flatten,
+    is_finite,
+    load,
+    pack,
+    save,
+    unpack,
+)
+
+SPECS = {
+    "conv": ((2, 1, 3, 3), torch.float32),
+    "count": ((), torch.int64),
+    "bias": ((2,), torch.float32),
+    "seen": ((3,), torch.bool),
+    "none": ((0, 4), torch.float32),
+    "half": ((3,), torch.bfloat16),
+}
+LAYOUT = Layout({"all": SPECS, "some": {"bias": SPECS["bias"]}})
+
+
+@dataclass(frozen=True)
+class Message:
+    weights: Annotated[Weights, Group(("all",))]
+    images: int
+
+
+@dataclass(frozen=True)
+class Many:
+    each: Mapping[str, Weights]
+    single: Tensor
+
+
+def plain():
+    randoms = torch.Generator().manual_seed(0)
+    drawn = torch.randn(2, 1, 3, 3, generator=randoms)
+    return {
+        "conv": drawn.to(memory_format=torch.channels_last),
+        "count": torch.tensor(5),
+        "bias": torch.nn.Parameter(torch.tensor([1.5, -2.0])),
+        "seen": torch.tensor([True, False, True]),
+        "none": torch.zeros(0, 4),
+        "half": torch.tensor([1.5, 0.25, -3.0], dtype=torch.bfloat16),
+    }
+
+
+def assert_same(one, two):
+    assert list(one) == list(two)
+    for name in one:
+        assert one[name].dtype == two[name].dtype
+        assert torch.equal(one[name], two[name])
+
+
+def test_they_read_as_the_mapping_they_were_made_of_and_are_copies():
+    given = plain()
+    packed = PackedWeights.of(given)
+    assert_same(packed, given)
+    assert_same(dict(packed.items()), given)
+    assert [v.shape for v in packed.values()] == [v.shape for v in given.values()]
+    assert len(packed) == 6
+    assert "conv" in packed
+    assert "other" not in packed
+    assert not any(v.requires_grad for v in packed.values())
+    assert all(v.is_contiguous() for v in packed.values())
+    assert packed.nbytes == sum(v.nbytes for v in given.values())
+    given["conv"].fill_(9)
+    assert not torch.equal(packed["conv"], given["conv"])
+    again = PackedWeights.of(packed)
+    again["count"].fill_(6)
+    assert packed["count"] == 5
+
+
+def test_one_buffer_holds_all_tensors_of_a_type():
+    packed = PackedWeights.of(plain())
+    assert {kind: len(buffer) for kind, buffer in packed.buffers.items()} == {
+        torch.float32: 20,
+        torch.int64: 1,
+        torch.bool: 3,
+        torch.bfloat16: 3,
+    }
+    packed["bias"].fill_(7)
+    assert packed.buffers[torch.float32][18:].tolist() == [7, 7]
+
+
+def test_a_packing_is_worked_out_once():
+    one, two = PackedWeights.of(plain()), PackedWeights.of(plain())
+    assert one.packing is two.packing
+    turned = dict(reversed(plain().items()))
+    assert Packing.of(turned) is not one.packing
+    assert [(run.kind, run.start, run.stop) for run in one.packing.runs] == [
+        (torch.float32, 0, 18),
+        (torch.int64, 0, 1),
+        (torch.float32, 18, 20),
+        (torch.bool, 0, 3),
+        (torch.float32, 20, 20),
+        (torch.bfloat16, 0, 3),
+    ]
+
+
+def test_they_travel_whole_and_look_like_any_other_weights():
+    packed = PackedWeights.of(plain())
+    whole = pack(Message(packed, 3), "train", "oslo", 1)
+    parts = pack(Message(plain(), 3), "train", "oslo", 1)
+    assert unpack(Message, whole, LAYOUT).weights is packed
+    assert json.dumps(whole.body) == json.dumps(parts.body)
+    assert list(whole.tensors) == list(parts.tensors)
+    assert_same(whole.tensors, parts.tensors)
+    assert len(whole.tensors) == 6
+    assert "weights/other" not in whole.tensors
+    assert "weights" not in whole.tensors
+    assert whole.size == parts.size
+    assert entries(whole, hashes=True) == entries(parts, hashes=True)
+
+
+def test_several_of_them_are_told_apart():
+    message = Many({"a": PackedWeights.of(plain()), "b": {"w": torch.ones(2)}}, torch.zeros(1))
+    record = pack(message, "train", "oslo", 1)
+    found = unpack(Many, record)
+    assert_same(found.each["a"], plain())
+    assert_same(found.each["b"], {"w": torch.ones(2)})
+    assert torch.equal(record.tensors["each/a/bias"], plain()["bias"])
+    other = Many({"a": plain(), "b": {"w": torch.ones(2)}}, torch.zeros(1))
+    assert entries(record, hashes=True) == entries(pack(other, "train", "oslo", 1), hashes=True)
+    tree, tensors = flatten(PackedWeights.of(plain()))
+    assert_same(tensors, plain())
+    assert list(tree["$map"]) == list(plain())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda w: w | {"extra": torch.zeros(1)}, "an unexpected tensor 'extra'"),
+        (lambda w: {k: v for k, v in w.items() if k != "bias"}, "no tensor 'bias'"),
+        (
+            lambda w: w | {"bias": torch.zeros(3)},
+            r"torch.float32 \[3\], expected torch.float32 \[2\]",
+        ),
+        (lambda w: w | {"bias": torch.zeros(2).double()}, r"torch.float64 \[2\]"),
+    ],
+)
+def test_what_does_not_fit_the_layout_is_refused(change, sentence):
+    record = pack(Message(PackedWeights.of(change(plain())), 3), "train", "oslo", 1)
+    with pytest.raises(MessageError, match=sentence):
+        unpack(Message, record, LAYOUT)
+
+
+def test_their_order_is_their_own():
+    turned = PackedWeights.of(dict(reversed(plain().items())))
+    record = pack(Message(turned, 3), "train", "oslo", 1)
+    assert unpack(Message, record, LAYOUT).weights is turned
+
+
+def test_tensors_that_were_changed_on_the_way_are_what_counts():
+    record = pack(Message(PackedWeights.of(plain()), 3), "train", "oslo", 1)
+
+    def with_tensors(tensors):
+        return Record("train", "oslo", 1, "Message", record.body, tensors)
+
+    spoiled = with_tensors({**record.tensors, "weights/bias": torch.full((2,), torch.nan)})
+    assert not is_finite(spoiled)
+    assert unpack(Message, spoiled, LAYOUT).weights["bias"].isnan().all()
+    with pytest.raises(MessageError, match="expected a tensor"):
+        unpack(Message, with_tensors(dict(list(record.tensors.items())[1:])), LAYOUT)
+    with pytest.raises(MessageError, match="tensor 'image' belongs to no field"):
+        unpack(Message, with_tensors({**record.tensors, "image": torch.zeros(4)}), LAYOUT)
+    with pytest.raises(MessageError, match="holds no images"):
+        unpack(
+            Message,
+            Record(
+                "train",
+                "oslo",
+                1,
+                "Message",
+                {"$member": "Message", "weights": record.body["weights"]},
+                record.tensors,
+            ),
+            LAYOUT,
+        )
+    # the tree lists one packing, the table holds another
+    fewer = pack(Message(PackedWeights.of({"bias": torch.zeros(2)}), 3), "train", "oslo", 1)
+    with pytest.raises(MessageError, match="expected a tensor"):
+        unpack(Message, with_tensors(fewer.tensors), LAYOUT)
+    swapped = Record("train", "oslo", 1, "Message", fewer.body, record.tensors)
+    with pytest.raises(MessageError, match="holds no tensor"):
+        unpack(Message, swapped, LAYOUT)
+    with pytest.raises(MessageError, match="belongs to no field"):
+        unpack(Message, swapped)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_one_number_that_is_not_finite_is_seen(bad):
+    packed = PackedWeights.of(plain())
+    assert is_finite(pack(Message(packed, 3), "train", "oslo", 1))
+    packed["bias"][1] = bad
+    assert not is_finite(pack(Message(packed, 3), "train", "oslo", 1))
+
+
+def test_a_hash_is_known_until_a_number_changes(monkeypatch):
+    packed = PackedWeights.of(plain())
+
+    def digest(weights):
+        return entries(pack(Message(weights, 3), "train", "oslo", 1), hashes=True)[0].sha256
+
+    first = digest(packed)
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedWeights, "read", None)  # nothing is read a second time
+        assert digest(packed) == first
+    packed["count"].add_(1)
+    assert digest(packed) != first
+    packed["count"].sub_(1)
+    assert digest(packed) == first == digest(plain())
+
+
+def test_they_are_saved_and_come_back(tmp_path):
+    save(tmp_path / "one.safetensors", Message(PackedWeights.of(plain()), 3))
+    save(tmp_path / "two.safetensors", Message(plain(), 3))
+    one, two = (load(tmp_path / f"{n}.safetensors", Message, LAYOUT) for n in ("one", "two"))
+    assert_same(one.weights, plain())
+    assert_same(one.weights, two.weights)
