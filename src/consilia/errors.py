@@ -58,9 +58,20 @@ def suggestion(found: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return the sentence for a name that a table does not have: the nearest one, and all of them."""
+    names = list(known)
+    return f"no {kind} named '{name}'{suggestion(name, names)} (known: {', '.join(names)})"
+
+
 def listing(names: Iterable[str]) -> str:
     """Return names as "'a', 'b' and 'c'", for use inside a sentence."""
     quoted = [f"'{name}'" for name in names]
     if len(quoted) < 2:
         return "".join(quoted)
     return f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+
+
+def reason(error: OSError) -> str:
+    """Return what the operating system said, for use in a sentence."""
+    return (error.strerror or str(error)).lower()

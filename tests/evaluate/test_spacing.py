@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilia.evaluate.metrics import hd95, segmentation_scores
+from consilia.evaluate.segmentation import hd95, segmentation_scores
 
 
 def test_spacing_scales_the_distance() -> None:

@@ -48,7 +48,7 @@ def test_a_drawn_site_has_the_view_it_declares(tmp_path):
     found = load_site(federation, "a", tmp_path, seed=2)
     view, _ = weaken(found.train, ("lesion",), federation["a"], seed=2)
     assert np.array_equal(found.view.known_pixels, view.known_pixels)
-    assert len(found.test) == 24
+    assert len(found.test) == 48
     assert found.validation is None
 
 

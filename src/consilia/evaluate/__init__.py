@@ -1,1 +1,1 @@
-"""."""
+"""How predictions are judged: scores, which round is reported, intervals and paired tests."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from consilia.errors import UsageError, suggestion
+from consilia.errors import UsageError, suggestion, unknown
 from consilia.evaluate.metrics import Better, defined_mean
 
 Scores = dict[str, dict[str, float]]  # site -> metric -> value
@@ -63,9 +63,7 @@ def select(
         metric: The metric "best_validation" goes by; the other rules do not read it.
         better: Whether higher or lower values of that metric are better.
     """
-    if rule not in RULES:
-        message = f"no selection rule named '{rule}'{suggestion(rule, RULES)}; use one of: "
-        raise UsageError(message + ", ".join(RULES))
+    refuse_unknown(rule)
     if not history:
         message = f"there is no evaluated round for '{rule}' to choose from; evaluate at least one"
         raise UsageError(message)
@@ -80,6 +78,12 @@ def select(
             chosen = [_best_validation(ordered, metric, better)]
     sites = _mean_over_rounds(chosen)
     return Selected(tuple(e.round for e in chosen), sites, _mean_of(sites.values()))
+
+
+def refuse_unknown(rule: str) -> None:
+    """Refuse a rule that there is not."""
+    if rule not in RULES:
+        raise UsageError(unknown("selection rule", rule, RULES))
 
 
 def _best_validation(ordered: Sequence[Evaluation], metric: str, better: Better) -> Evaluation:

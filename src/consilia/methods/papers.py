@@ -23,7 +23,8 @@ FEDMIX = Card(
 COVID_CT = Card(
     title="Federated semi-supervised learning for COVID region segmentation in chest CT using "
     "multi-national data from China, Italy, Japan",
-    authors="D. Yang, Z. Xu, W. Li, A. Myronenko, H. R. Roth, S. Harmon, S. Xu, B. Turkbey, E. Turkbey",
+    authors="D. Yang, Z. Xu, W. Li, A. Myronenko, H. R. Roth, S. Harmon, S. Xu, B. Turkbey, E. Turkbey, "
+    "X. Wang, et al.",
     venue="Medical Image Analysis",
     year=2021,
     bibtex="""@article{yang2021federated,

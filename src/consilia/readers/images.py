@@ -112,7 +112,8 @@ def _decode(path: Path, what: str, *, indexed: bool) -> Pixels:
             with path.open("rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 check_bytes(size, what)
-                return DECODERS[path.suffix.lower()](file.read(size), what, indexed)
+                data = file.read(size)
+            return DECODERS[path.suffix.lower()](data, what, indexed)
         except Image.DecompressionBombError:
             msg = f"{what} claims to have a huge number of pixels; make it smaller or crop it"
             raise DataError(msg) from None

@@ -71,7 +71,7 @@ def _settle_255(folder: Folder, entry: Entry, values: np.ndarray, what: str) -> 
     if len(labels) == 1 and folder.form is Supervision.MASK:
         marked: np.ndarray = values == UNSEEN
         if np.count_nonzero(values) == np.count_nonzero(marked):  # 0 and 255, as programs save
-            return marked
+            return marked.view(np.uint8)
     found = _values(values)
     strange = [int(value) for value in found if value > len(labels) and value != UNSEEN]
     if strange:

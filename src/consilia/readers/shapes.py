@@ -15,7 +15,6 @@ from itertools import pairwise
 
 import numpy as np
 from scipy import ndimage
-from skimage.draw import line
 
 from consilia.errors import DataError
 from consilia.readers.files import Size
@@ -275,6 +274,8 @@ def fill(ring: np.ndarray, size: Size) -> Mask:
 
 
 def _stroke(shape: Line, size: Size) -> Mask:
+    from skimage.draw import line
+
     drawn = np.zeros(size, dtype=bool)
     pixels = _pixels(shape.points, size)
     drawn[tuple(pixels[0])] = True

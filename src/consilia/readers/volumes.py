@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 
 from consilia.errors import DataError
 from consilia.readers.files import split_name
+from consilia.readers.images import IMAGE_TYPES
 
 NIFTI_TYPES = (".nii", ".nii.gz")
 DICOM_TYPES = (".dcm",)
@@ -52,8 +53,12 @@ class Geometry:
 
 
 def is_deep(path: Path) -> bool:
-    """Return whether an image is read as a volume, also where it has a single plane."""
-    return split_name(path.name)[1].lower() in VOLUME_TYPES or path.is_dir()
+    """Return whether a listed image is read as a volume, also where it has a single plane.
+
+    `list_files` has refused folders that are named like pictures, so these need no second look.
+    """
+    suffix = split_name(path.name)[1].lower()
+    return suffix in VOLUME_TYPES or (suffix not in IMAGE_TYPES and path.is_dir())
 
 
 def read_geometry(path: Path, root: Path, what: str) -> Geometry:

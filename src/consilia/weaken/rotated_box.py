@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial import ConvexHull
 
 from consilia.weaken.box import Box
 from consilia.weaken.regions import Depth, Mask, Shape
@@ -89,6 +88,8 @@ def draw_rotated_box(
     """
     if not mask.any():
         return None
+    from scipy.spatial import ConvexHull
+
     corners = _corners(mask)
     hull = corners[ConvexHull(corners).vertices]
     angle = least_area_angle(hull)

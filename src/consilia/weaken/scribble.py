@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 from scipy import ndimage
-from skimage.morphology import skeletonize
 
 from consilia.weaken.regions import Depth, Mask, depth, parts, side
 
@@ -82,6 +81,8 @@ def inner_path(part: Mask, pen: int, share: tuple[float, float], rng: np.random.
     A round part has hardly any skeleton: it gets a closed line of equal depth instead. A thin part
     is nearly all skeleton: its path is shortened.
     """
+    from skimage.morphology import skeletonize
+
     area, depths = part.sum(), depth(part)
     core = depths > 0.1 * np.sqrt(area)
     path = np.argwhere(skeletonize(core if core.any() else part))

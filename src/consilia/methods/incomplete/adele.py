@@ -71,6 +71,7 @@ class ADELE(AveragingBase[Memory]):
   title={Adaptive Early-Learning Correction for Segmentation from Noisy Annotations},
   author={Liu, Sheng and Liu, Kangning and Zhu, Weicheng and Shen, Yiqiu and Fernandez-Granda, Carlos},
   booktitle={Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition},
+  pages={2606--2616},
   year={2022}
 }""",
         summary="FedAvg whose sites add missed pixels when fitting slows down, and agree across scales",
@@ -93,8 +94,7 @@ class ADELE(AveragingBase[Memory]):
         if not (memory.corrected or due):  # the curve has served once the labels are corrected
             fit = pooled_overlap(site.foreground() > 0.5, site.train.target > 0)
             history = (*history, fit)
-        up = Up(site.weights(), trained.images, trained.loss)
-        return up, Memory(history, memory.corrected or due)
+        return self.reply(trained, site), Memory(history, memory.corrected or due)
 
     def averaged(self, site: Site) -> Tensor:
         """Return the label's probability in every training image, averaged over the scales."""

@@ -27,7 +27,7 @@ TARGETS = "targets"
 @final
 @dataclass(frozen=True)
 class ELR(AveragingBase[Memory]):
-    """Pull predictions towards what they were on average, and so away from memorized labels (Eq. 6).
+    """Pull predictions towards what they were on average, and so away from memorized labels.
 
     With `weight = 0` it is FedAvg on the cross-entropy.
     """
@@ -47,6 +47,7 @@ class ELR(AveragingBase[Memory]):
   author={Liu, Sheng and Niles-Weed, Jonathan and Razavian, Narges and Fernandez-Granda, Carlos},
   booktitle={Advances in Neural Information Processing Systems},
   volume={33},
+  pages={20331--20342},
   year={2020}
 }""",
         summary="FedAvg that remembers each pixel's average prediction and holds on to it",
@@ -60,7 +61,7 @@ class ELR(AveragingBase[Memory]):
         """Start from the global weights, train, and keep the targets as an overlay."""
         site.load(down.weights)
         trained = self._regularized(site) if self.weight else self._plain(site)
-        return Up(site.weights(), trained.images, trained.loss), Memory()
+        return self.reply(trained, site), Memory()
 
     def _plain(self, site: Site) -> Trained:
         return train_locally(

@@ -9,10 +9,9 @@ from typing import Annotated, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from consilia.declare import Federation
 from consilia.methods.averaging import Up
-from consilia.methods.contract import Card, Method, Start, hyper
-from consilia.methods.needs import masks_of_one_label
+from consilia.methods.contract import Card, Start, hyper
+from consilia.methods.incomplete.one_label import Intro, OneLabel
 from consilia.ops.completeness import correct_missing
 from consilia.ops.lid import local_dimension
 from consilia.ops.losses import proximal_term
@@ -27,13 +26,6 @@ from consilia.training.site import Site
 
 Model = Annotated[Weights, Group()]
 Stage = Literal["preprocessing", "finetuning", "usual"]
-
-
-@dataclass(frozen=True)
-class Intro:
-    """Leaves a site once: how many images it trains on."""
-
-    images: int
 
 
 @dataclass(frozen=True)
@@ -95,8 +87,8 @@ class Memory:
 
 @final
 @dataclass(frozen=True)
-class FedCorr(Method[Intro, Server, Probe | Train, Probed | Up, Memory]):
-    """Find noisy sites and images, correct them, go on with clean sites, then with all (Algorithm 1).
+class FedCorr(OneLabel[Server, Probe | Train, Probed | Up, Memory]):
+    """Find noisy sites and images, correct them, go on with clean sites, then with all.
 
     With `preprocessing = 0` nobody is found noisy, and it is FedAvg.
     """
@@ -109,17 +101,17 @@ class FedCorr(Method[Intro, Server, Probe | Train, Probed | Up, Memory]):
         "most rounds T2 of the second stage; it takes at most half of what the first leaves",
         source="FedIA, supplement, Table 1 (of 300 rounds)",
     )
-    beta: float = hyper(5.0, "weight β of the proximal term at noise level 1", source="Sec. 4.1")
-    mixup: float = hyper(1.0, "α of MixUp in the first stage; 0: none", source="Sec. 4.1")
+    beta: float = hyper(5.0, "weight β of the proximal term at noise level 1", source="code: 5")
+    mixup: float = hyper(1.0, "α of MixUp in the first stage; 0: none", source="code: 1")
     neighbors: int = hyper(20, "neighbors k of the dimension", source="authors' code", low=1)
     relabel: float = hyper(
-        0.5, "part π of the noisy images that is corrected in a round", source="Sec. 4.1", high=1
+        0.5, "part π of the noisy images that is corrected in a round", source="code", high=1
     )
     threshold: float = hyper(
-        0.5, "probability θ above which a missed pixel is added", source="Sec. 4.1", high=1
+        0.5, "probability θ above which a missed pixel is added", source="code: 0.5", high=1
     )
     clean: float = hyper(
-        0.1, "noise level κ up to which a site takes part in stage two", source="Sec. 4.1", high=1
+        0.1, "noise level κ up to which a site takes part in stage two", source="code", high=1
     )
 
     card: ClassVar = Card(
@@ -136,14 +128,6 @@ class FedCorr(Method[Intro, Server, Probe | Train, Probed | Up, Memory]):
 }""",
         summary="find noisy sites by the dimension of their predictions, correct, tune on clean ones",
     )
-
-    def unmet(self, federation: Federation) -> str | None:
-        """Refuse all but masks of one label."""
-        return masks_of_one_label(federation)
-
-    def introduce(self, site: Site) -> Intro:
-        """Count the images."""
-        return Intro(len(site.train.supervised()))
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Plan the stages."""
@@ -219,10 +203,6 @@ class FedCorr(Method[Intro, Server, Probe | Train, Probed | Up, Memory]):
     def model_for(self, down: Probe | Train, memory: Memory | None, site: Site) -> Weights:
         """Use the global weights."""
         return down.weights
-
-    def shares(self, server: Server) -> Mapping[str, float]:
-        """Return each site's part in the last average."""
-        return server.last
 
     def _stage(self, stage: Stage, left: int, tuning: int) -> tuple[Stage, int]:
         """Return the stage that comes next where none of a stage's rounds is left."""

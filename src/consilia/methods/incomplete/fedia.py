@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
-from consilia.declare import Federation
-from consilia.methods.contract import Card, Method, Start, hyper
-from consilia.methods.needs import masks_of_one_label
+from consilia.methods.contract import Card, Start, hyper
+from consilia.methods.incomplete.one_label import Intro, OneLabel
 from consilia.ops.completeness import (
     completeness,
     completeness_shares,
@@ -23,13 +22,6 @@ from consilia.training.local import train_locally
 from consilia.training.site import Site
 
 Model = Annotated[Weights, Group()]
-
-
-@dataclass(frozen=True)
-class Intro:
-    """Leaves a site once: how many images it trains on."""
-
-    images: int
 
 
 @dataclass(frozen=True)
@@ -104,7 +96,7 @@ class Memory:
 
 @final
 @dataclass(frozen=True)
-class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
+class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
     """Trust sites by estimated completeness, and let each add what it missed once (Sec. 2).
 
     With a warm-up of all rounds it is FedAvg.
@@ -112,10 +104,10 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 
     warmup: int = hyper(10, "rounds T of plain FedAvg first", source="Sec. 3.1 (MS; LUNG uses 40)")
     gap: float = hyper(
-        0.03, "fall of the IoU below its line that triggers correction", source="Sec. 3.1", low=None
+        0.03, "fall of the IoU below its line that triggers correction", source="Sec. 2.4", low=None
     )
     threshold: float = hyper(
-        0.8, "probability τ above which a missed pixel is added", source="Sec. 3.1", high=1
+        0.8, "probability τ above which a missed pixel is added", source="Sec. 2.4", high=1
     )
     aware: bool = hyper(
         True, "completeness-aware aggregation in stage two", source="Table 2, ablation"
@@ -136,14 +128,6 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
 }""",
         summary="sites that miss lesions: estimate how many, trust accordingly, correct once",
     )
-
-    def unmet(self, federation: Federation) -> str | None:
-        """Refuse all but masks of one label."""
-        return masks_of_one_label(federation)
-
-    def introduce(self, site: Site) -> Intro:
-        """Count the images."""
-        return Intro(len(site.train.supervised()))
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin with the warm-up."""
@@ -208,10 +192,6 @@ class FedIA(Method[Intro, Server, Train | Watch, Up | Estimated, Memory]):
     def model_for(self, down: Train | Watch, memory: Memory | None, site: Site) -> Weights:
         """Use the global weights."""
         return down.weights
-
-    def shares(self, server: Server) -> Mapping[str, float]:
-        """Return each site's part in the last average."""
-        return server.last
 
     def estimate(self, site: Site) -> float | None:
         """Return marked over predicted objects, with the received model, slice by slice."""

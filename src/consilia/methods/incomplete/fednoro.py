@@ -9,10 +9,9 @@ from typing import Annotated, ClassVar, final
 import torch
 from torch import Tensor
 
-from consilia.declare import Federation
 from consilia.methods.averaging import Memory, Up
-from consilia.methods.contract import Card, Method, Start, hyper
-from consilia.methods.needs import masks_of_one_label
+from consilia.methods.contract import Card, Start, hyper
+from consilia.methods.incomplete.one_label import Intro, OneLabel
 from consilia.ops.distance import distance_shares, distances_to_clean
 from consilia.ops.losses import marginal_cross_entropy
 from consilia.ops.mixture import high_among
@@ -25,13 +24,6 @@ from consilia.training.local import Loss, train_locally
 from consilia.training.site import Site
 
 Model = Annotated[Weights, Group()]
-
-
-@dataclass(frozen=True)
-class Intro:
-    """Leaves a site once: how many images it trains on."""
-
-    images: int
 
 
 @dataclass(frozen=True)
@@ -86,7 +78,7 @@ class Judged:
 
 @final
 @dataclass(frozen=True)
-class FedNoRo(Method[Intro, Server, Warm | Robust, Up | Judged, Memory]):
+class FedNoRo(OneLabel[Server, Warm | Robust, Up | Judged, Memory]):
     """Find noisy sites by their loss per class; let the global model teach them, and trust them less.
 
     With a warm-up of all rounds and `adjust = 0` it is FedAvg on the cross-entropy.
@@ -119,18 +111,11 @@ class FedNoRo(Method[Intro, Server, Warm | Robust, Up | Judged, Memory]):
          Label Noise Heterogeneity},
   author={Wu, Nannan and Yu, Li and Jiang, Xuefeng and Cheng, Kwang-Ting and Yan, Zengqiang},
   booktitle={Proceedings of the International Joint Conference on Artificial Intelligence},
+  pages={4424--4432},
   year={2023}
 }""",
         summary="find noisy sites by their loss per class, teach them, and trust them by distance",
     )
-
-    def unmet(self, federation: Federation) -> str | None:
-        """Refuse all but masks of one label."""
-        return masks_of_one_label(federation)
-
-    def introduce(self, site: Site) -> Intro:
-        """Count the images."""
-        return Intro(len(site.train.supervised()))
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin with the warm-up."""
@@ -182,10 +167,6 @@ class FedNoRo(Method[Intro, Server, Warm | Robust, Up | Judged, Memory]):
     def model_for(self, down: Warm | Robust, memory: Memory | None, site: Site) -> Weights:
         """Use the global weights."""
         return down.weights
-
-    def shares(self, server: Server) -> Mapping[str, float]:
-        """Return each site's part in the last average."""
-        return server.last
 
     def judge(self, site: Site) -> tuple[float | None, float | None]:
         """Return the mean cross-entropy over background pixels and over label pixels."""

@@ -20,7 +20,7 @@ from consilia.training.site import Site
 @final
 @dataclass(frozen=True)
 class NRDice(Averaging):
-    """Let pixels that disagree with their label weigh less than in the Dice loss (Eq. 3)."""
+    """Let pixels that disagree with their label weigh less than in the Dice loss."""
 
     gamma: float = hyper(
         1.5,

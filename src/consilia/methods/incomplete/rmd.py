@@ -11,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from consilia.declare import Federation
 from consilia.methods.averaging import Memory
-from consilia.methods.contract import Card, Method, Start, hyper
-from consilia.methods.needs import masks_of_one_label
+from consilia.methods.contract import Card, Start, hyper
+from consilia.methods.incomplete.one_label import Intro, OneLabel
 from consilia.networks.dropout import dropping
 from consilia.ops.ramp import gaussian_ramp
 from consilia.ops.reduce import reduce_whole
@@ -31,13 +30,6 @@ NETWORKS = ("main", "second")
 #: How much of each level of the encoder is dropped in the strong view, and the noise added to images.
 DROPOUT = (0.05, 0.1, 0.2, 0.3, 0.5)
 NOISE = 0.02
-
-
-@dataclass(frozen=True)
-class Intro:
-    """Leaves a site once: how many images it trains on."""
-
-    images: int
 
 
 @dataclass(frozen=True)
@@ -78,8 +70,8 @@ class Up:
 
 @final
 @dataclass(frozen=True)
-class RMD(Method[Intro, Server, Down, Up, Memory]):
-    """Two networks clean labels for each other, and teach each other where they are steady (Sec. III)."""
+class RMD(OneLabel[Server, Down, Up, Memory]):
+    """Two networks clean labels for each other, and teach each other where they are steady."""
 
     ramp: int = hyper(
         10, "rounds t1 over which both schedules grow", source="FedIA, supplement, Table 1", low=1
@@ -118,14 +110,6 @@ class RMD(Method[Intro, Server, Down, Up, Memory]):
         summary="two networks that pick clean pixels for each other and teach where they are steady",
     )
 
-    def unmet(self, federation: Federation) -> str | None:
-        """Refuse all but masks of one label."""
-        return masks_of_one_label(federation)
-
-    def introduce(self, site: Site) -> Intro:
-        """Count the images."""
-        return Intro(len(site.train.supervised()))
-
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin with two networks of different first weights."""
         return Server(start.weights, start.draw("second"), start.groups, 0, {})
@@ -161,10 +145,6 @@ class RMD(Method[Intro, Server, Down, Up, Memory]):
     def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Use the first network."""
         return down.first
-
-    def shares(self, server: Server) -> Mapping[str, float]:
-        """Return each site's part in the last average."""
-        return server.last
 
     def _loss(self, site: Site, down: Down) -> Loss:
         randoms = site.generator("strong views")

@@ -7,143 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sklearn.metrics import roc_auc_score
 
-from consilia.evaluate import statistics as s
-
-NAN = float("nan")
-
-
-def names(codes: np.ndarray) -> list[str]:
-    return [f"patient-{code}" for code in codes]
-
-
-def clustered(rng: np.random.Generator, patients: int, each: int = 4, spread: float = 1.0):
-    """Return values per case that vary mostly between patients, and the patients."""
-    codes = np.repeat(np.arange(patients), each)
-    return rng.normal(0, spread, patients)[codes] + rng.normal(0, 0.1, len(codes)), codes
-
-
-def draw_classifier(rng: np.random.Generator, n: int, k: int, skill: float):
-    truth = (rng.random((n, k)) < 0.4).astype(np.uint8)
-    return truth, skill * truth + rng.normal(size=(n, k))
-
-
-def macro(probability: np.ndarray, truth: np.ndarray) -> float:
-    """Return the mean AUROC of scikit-learn over labels with both classes."""
-    both = [c for c in range(truth.shape[1]) if 0 < truth[:, c].sum() < len(truth)]
-    return float(np.mean([roc_auc_score(truth[:, c], probability[:, c]) for c in both]))
-
-
-# Over seeds
-
-
-def test_mean_and_deviation_over_seeds():
-    assert s.mean_std([1.0, 2.0, 6.0]) == pytest.approx((3, np.sqrt(7)))
-    assert s.mean_std([1.0, NAN, 3.0]) == pytest.approx((2, np.sqrt(2)))
-    assert s.mean_std([0.5]) == pytest.approx((0.5, NAN), nan_ok=True)
-    assert s.mean_std([]) == pytest.approx((NAN, NAN), nan_ok=True)
-
-
-# Intervals
-
-
-def test_the_interval_is_that_of_a_loop_over_drawn_patients():
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, 7, 30)
-    values = rng.normal(size=30)
-    draws = np.random.default_rng(5).multinomial(7, [1 / 7] * 7, 200)
-    means = [
-        np.mean([v for v, c in zip(values, codes, strict=True) for _ in range(row[c])])
-        for row in draws
-    ]
-    found = s.bootstrap_interval(values, names(codes), resamples=200, seed=5, level=0.9)
-    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(means, [5, 95])))
-    assert found.value == pytest.approx(values.mean())
-
-
-def test_any_statistic_can_be_resampled():
-    rng = np.random.default_rng(1)
-    values, codes = clustered(rng, 9)
-    fast = s.bootstrap_interval(values, names(codes), resamples=100)
-    slow = s.bootstrap_interval(values, names(codes), lambda x: float(np.mean(x)), resamples=100)
-    assert (slow.value, slow.low, slow.high) == pytest.approx((fast.value, fast.low, fast.high))
-    middle = s.bootstrap_interval(values, names(codes), lambda x: float(np.median(x)))
-    assert middle.low <= middle.value == np.median(values) <= middle.high
-
-
-def test_images_of_one_patient_do_not_make_us_surer():
-    rng = np.random.default_rng(2)
-    values, codes = clustered(rng, 10, each=30)
-    by_patient = s.bootstrap_interval(values, names(codes))
-    by_image = s.bootstrap_interval(values, names(np.arange(len(values))))
-    assert by_patient.high - by_patient.low > 3 * (by_image.high - by_image.low)
-
-
-def test_the_interval_covers_the_truth_about_as_often_as_it_says():
-    rng = np.random.default_rng(3)
-    covered = 0
-    for seed in range(200):
-        values, codes = clustered(rng, 30, each=2)
-        found = s.bootstrap_interval(values, names(codes), resamples=300, seed=seed)
-        covered += found.low <= 0 <= found.high
-    assert 0.88 <= covered / 200 <= 0.98
-
-
-def test_one_patient_has_a_value_and_no_interval():
-    found = s.bootstrap_interval(np.array([1.0, 3.0, NAN]), ["p", "p", "q"])
-    assert (found.value, found.low, found.high) == pytest.approx((2, NAN, NAN), nan_ok=True)
-    nothing = s.bootstrap_interval(np.array([NAN]), ["p"])
-    assert np.isnan([nothing.value, nothing.low, nothing.high]).all()
-
-
-def test_intervals_do_not_depend_on_the_order_of_cases():
-    rng = np.random.default_rng(4)
-    values, codes = clustered(rng, 8)
-    order = rng.permutation(len(values))
-    a = s.bootstrap_interval(values, names(codes), seed=1)
-    b = s.bootstrap_interval(values[order], names(codes[order]), seed=1)
-    assert (a.low, a.high) == pytest.approx((b.low, b.high))
-    assert a == s.bootstrap_interval(values, names(codes), seed=1)
-    assert a != s.bootstrap_interval(values, names(codes), seed=2)
-
-
-def test_the_auroc_interval_is_that_of_a_loop_with_sklearn(monkeypatch):
-    rng = np.random.default_rng(6)
-    truth, probability = draw_classifier(rng, 40, 3, skill=1)
-    probability = np.round(probability, 1)  # ties
-    codes = np.repeat(np.arange(10), 4)
-    draws = np.random.default_rng(7).multinomial(10, [0.1] * 10, 60)
-    repeats = [np.repeat(np.arange(40), row[codes]) for row in draws]
-    expected = np.percentile([macro(probability[i], truth[i]) for i in repeats], [2.5, 97.5])
-    monkeypatch.setattr(s, "BLOCK", 40 * 7)  # seven resamples at a time
-    found = s.bootstrap_auroc_interval(probability, truth, names(codes), resamples=60, seed=7)
-    assert found.value == pytest.approx(macro(probability, truth))
-    assert (found.low, found.high) == pytest.approx(tuple(expected))
-
-
-def test_auroc_of_unknown_or_infinite_entries_is_never_read():
-    rng = np.random.default_rng(8)
-    truth, probability = draw_classifier(rng, 50, 2, skill=1)
-    groups = names(np.arange(50))
-    known = rng.random((50, 2)) < 0.8
-    hidden = np.where(known, probability, NAN)
-    a = s.bootstrap_auroc_interval(probability, truth, groups, known, resamples=50)
-    b = s.bootstrap_auroc_interval(hidden, truth, groups, resamples=50)
-    assert a == b
-
-
-def test_auroc_without_both_classes_is_not_defined():
-    truth = np.ones((6, 1), np.uint8)
-    probability = np.linspace(0, 1, 6)[:, None]
-    found = s.bootstrap_auroc_interval(probability, truth, list("abcdef"))
-    assert np.isnan([found.value, found.low, found.high]).all()
-    tested = s.paired_auroc_test(probability, probability, truth, list("abcdef"))
-    assert tested.patients == 0
-    assert np.isnan([tested.difference, tested.p]).all()
-
-
-# Paired tests
+from consilia.evaluate import paired as s
+from tests.evaluate.support import NAN, clustered, draw_classifier, macro, names
 
 
 def test_the_sign_flip_test_by_hand():
@@ -302,9 +168,6 @@ def test_the_auroc_test_leaves_out_unknown_labels():
     assert found.patients == 15
 
 
-# Many comparisons
-
-
 def test_holm_by_hand():
     found = s.holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
     assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
@@ -329,15 +192,6 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(values):
         assert rejected == {name for name, p in adjusted.items() if p <= alpha}
 
 
-def test_strata_count_alike_however_many_patients_they_have():
-    values = np.array([0.0] * 30 + [1.0, 0.8])
-    sites = ["large"] * 30 + ["small"] * 2
-    found = s.bootstrap_interval(values, names(np.arange(32)), strata=sites)
-    assert found.value == pytest.approx(0.45)
-    assert (found.low, found.high) == pytest.approx((0.4, 0.5))
-    assert s.bootstrap_interval(values, names(np.arange(32))).value < 0.1
-
-
 def test_a_paired_difference_of_strata_is_the_mean_of_theirs():
     b = np.full(4, 0.4)
     a = b + np.array([0.1, -0.1, 0.1, 0.05])
@@ -355,12 +209,17 @@ def test_a_paired_difference_of_strata_is_the_mean_of_theirs():
     assert found.p != p_of([0.1, -0.1, 0.1, 0.05])  # all patients alike would say something else
 
 
-def test_several_models_score_the_mean_of_their_areas_not_that_of_their_mean():
+def test_without_both_classes_nothing_is_tested():
+    probability = np.linspace(0, 1, 6)[:, None]
+    truth = np.ones((6, 1), np.uint8)
+    tested = s.paired_auroc_test(probability, probability, truth, list("abcdef"))
+    assert tested.patients == 0
+    assert np.isnan([tested.difference, tested.p]).all()
+
+
+def test_the_models_of_a_method_are_compared_one_by_one():
     truth = np.array([[1], [1], [0], [0]], dtype=bool)
     one = np.array([[0.9], [0.1], [0.5], [0.2]])
     two = np.array([[0.1], [0.9], [0.2], [0.5]])
-    found = s.bootstrap_auroc_interval(np.stack([one, two]), truth, list("abcd"), resamples=20)
-    assert found.value == pytest.approx(0.5)
-    assert s.bootstrap_auroc_interval((one + two) / 2, truth, list("abcd")).value == 1.0
     tested = s.paired_auroc_test(np.stack([one, two]), one, truth, list("abcd"), resamples=20)
     assert tested.difference == pytest.approx(0, abs=1e-12)
