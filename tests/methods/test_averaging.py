@@ -1,6 +1,7 @@
 """FedAvg and its kin against a second, plain implementation, and their limit cases."""
 
 import copy
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -230,6 +231,53 @@ def test_with_exclusive_labels_a_row_is_taught_by_who_marks_its_label(tmp_path):
     for row, site in enumerate(sites):
         run_toy(toy_spec("single-label", sites=[site], rounds=1), tmp_path / site["name"])
         assert torch.equal(head[row], server_weights(tmp_path / site["name"])["head.weight"][row])
+
+
+#: anna labels few of her images, bo all; both hold as many.
+UNEQUAL = [
+    {"name": "anna", "supervision": "image", "annotates": ["round"]},
+    {"name": "bo", "supervision": "image"},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("fedavg-masked", {}),
+        ("fedprox", {"unknown": "masked"}),
+        ("moon", {"unknown": "masked", "width": 8}),
+        ("fedpsl", {}),
+        ("fedssp", {"pretraining": 0.0}),
+        ("fssl", {"weight": 0.0}),
+        ("finetune", {"tuning": 1}),
+    ],
+)
+def test_a_site_counts_by_the_images_it_trains_on_or_by_all_it_has(name, settings, tmp_path):
+    """Decision 0022; one rule for all that average."""
+    shares = {}
+    for counted in ("trained", "all"):
+        method = {"name": name, "settings": {**settings, "counted": counted}}
+        spec = toy_spec("single-label", sites=UNEQUAL, rounds=3, method=method)
+        run_toy(spec, tmp_path / counted)
+        line = json.loads((tmp_path / counted / "rounds.jsonl").read_text().splitlines()[0])
+        shares[counted] = line["shares"]
+    data = {site: each.view.target for site, each in toy_sites(spec).items()}
+    labeled = {site: int(target.any(1).sum()) for site, target in data.items()}
+    assert 0 < labeled["anna"] < labeled["bo"]
+    total = sum(labeled.values())
+    assert shares["trained"] == pytest.approx({s: n / total for s, n in labeled.items()})
+    assert shares["all"] == pytest.approx({"anna": 0.5, "bo": 0.5})
+
+
+@pytest.mark.parametrize("counted", ["trained", "all"])
+def test_methods_that_train_on_all_images_count_all_by_either_rule(counted, tmp_path):
+    loose = {"threshold": 0.4, "counted": counted}
+    for name, settings in (("fixmatch", loose), ("fedpu", {"counted": counted}), ("fedlsm", {})):
+        method = {"name": name, "settings": settings}
+        spec = toy_spec("single-label", sites=UNEQUAL, rounds=1, method=method)
+        run_toy(spec, tmp_path / name)
+        line = json.loads((tmp_path / name / "rounds.jsonl").read_text().splitlines()[0])
+        assert line["shares"] == pytest.approx({"anna": 0.5, "bo": 0.5}), name
 
 
 def test_pooled_training_takes_as_many_steps_as_all_sites_together(tmp_path):

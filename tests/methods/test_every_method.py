@@ -69,9 +69,9 @@ def test_it_trains_and_its_numbers_are_finite(name, task, tmp_path):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_same_run_twice_is_the_same(name, first_run, tmp_path):
+def test_the_same_run_twice_is_the_same_also_with_sites_in_lanes(name, first_run, tmp_path):
     path, one = first_run(name)
-    two = run_toy(spec_for(name), tmp_path / "two")
+    two = run_toy(with_changes(spec_for(name), "engine.lanes=2"), tmp_path / "two")
     assert without_times(one) == without_times(two)
     assert_same_state(final_state(path), final_state(tmp_path / "two"))
 

@@ -1,6 +1,7 @@
 """FedLSM against a second, plain implementation, its limit cases and the edge cases of METHODS 2.4."""
 
 import json
+import logging
 import math
 from dataclasses import replace
 
@@ -12,6 +13,9 @@ from consilia.methods import make_method, why_not
 from consilia.methods.labelsets.fedlsm import Begin, Down, Intro, Server, Up
 from consilia.methods.labelsets.lesson import part_by_uncertainty
 from consilia.ops.mixup import draw_share
+from consilia.report.page import write_report
+from consilia.report.record import Record
+from consilia.report.tables import count_table
 from consilia.testing import run_toy, toy_sites, toy_spec
 from consilia.training.batch import ResidentCases, orders
 from consilia.training.learner import PlainLearner
@@ -480,3 +484,56 @@ def test_it_classifies_and_every_label_is_marked_somewhere():
     one = [{"name": "a", "supervision": "image", "annotates": ["round"]}]
     reason = why_not("fedlsm", toy_spec("multi-label", sites=one).federation)
     assert reason == "needs every label marked somewhere; nobody marks 'square'"
+
+
+def test_what_each_site_took_for_each_label_is_logged_round_by_round(tmp_path):
+    spec = spec_of()
+    sites = sites_of(spec)
+    run_toy(spec, tmp_path / "run", sites)
+    _, history, _ = plain_run(spec, sites)
+    lines = [json.loads(x) for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    for line, counted in zip(lines, history, strict=True):
+        assert line["counts"] == {
+            site: dict(zip(LABELS, counted[site], strict=True)) for site in sites
+        }
+    shown = count_table(Record.read(tmp_path / "run"))
+    assert [row.site for row in shown] == ["anna", "bo", "cleo"]
+    assert [marked for _, marked in shown[0].values] == [True, True, False]
+    assert [count for count, _ in shown[0].values] == history[-1]["anna"]
+    page = write_report(tmp_path / "run").read_text()
+    assert f"<i>{history[-1]['anna'][2]}</i>" in page  # a label that anna does not mark
+
+
+def lost(task):
+    """Return the update of a site that gets weights alone, and that of one told its own class weights."""
+    spec = spec_of(task)
+    data = sites_of(spec)["anna"]
+    method = make_method("fedlsm", spec.method.settings)
+    learner = PlainLearner.of(spec.learner, spec.federation)
+    found = []
+    for told in (False, True):
+        bench = Workbench(learner, spec.federation, CPU, spec.seed)
+        site = site_of(spec, bench, "anna", data)
+        start = site.weights()
+        own = site.class_weights()
+        down = Begin(start, own) if told and task == "multi-label" else Down(start)
+        found.append(method.local_update(down, None, site))
+    return found
+
+
+def test_a_site_that_lost_its_class_weights_says_so_and_uses_its_own(caplog):
+    with caplog.at_level(logging.WARNING, "consilia"):
+        (up, memory), (told, kept) = lost("multi-label")
+    assert_same_state(up.weights, told.weights)
+    assert [r.message for r in caplog.records] == [
+        "site 'anna' has lost the class weights of the federation; it weighs its labels by its own "
+        "counts until it is told again"
+    ]
+    assert memory.positive_weight is None  # it will say so again
+    assert kept.positive_weight is not None
+
+
+def test_with_exclusive_labels_there_is_nothing_to_lose(caplog):
+    with caplog.at_level(logging.WARNING, "consilia"):
+        lost("single-label")
+    assert not caplog.records

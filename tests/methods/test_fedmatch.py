@@ -15,6 +15,7 @@ from consilia.training.seeds import generator
 from consilia.training.strong import strong_view
 from tests.methods.plain_labels import average, new_network, parts_of, spec_of, supervised
 from tests.methods.support import final_state, ledger_fields
+from tests.methods.test_fixmatch import competes
 
 #: Small weights, for an untrained network and few steps: with the code's own nothing would be sure.
 LOOSE = {"confidence": 0.5, "lambda_s": 1.0, "lambda_i": 0.5, "lambda_a": 0.7, "lambda_l2": 0.01}
@@ -80,7 +81,7 @@ def plain_open(net, x, strong, helpers, y, known, exclusive, s):
 
 
 def plain_fedmatch(spec, s, refresh, count):
-    exclusive, t, parts = spec.federation.exclusive, spec.training, parts_of(spec)
+    exclusive, t, parts = competes(spec), spec.training, parts_of(spec)
     net = Added(new_network(spec), new_network(spec))
     sigma = {k: v.clone() for k, v in net.sigma.state_dict().items()}
     psi = {k: v * 0.2 if v.is_floating_point() else v.clone() for k, v in sigma.items()}
@@ -147,6 +148,18 @@ def test_it_is_its_algorithm(task, tmp_path):
     if task == "single-label":
         settings["confidence"] = 0.34
     spec = spec_of("fedmatch", task, settings, rounds=4)
+    run_toy(spec, tmp_path / "run")
+    found = final_state(tmp_path / "run")
+    for part, want in zip(("sigma", "psi"), plain_fedmatch(spec, settings, 2, 2), strict=True):
+        for name, value in want.items():
+            got = found[f"server.safetensors:{part}/{name}"]
+            torch.testing.assert_close(got, value, atol=2e-5, rtol=1e-4, msg=f"{part} {name}")
+
+
+def test_the_objective_says_whether_labels_compete_and_not_the_federation(tmp_path):
+    settings = {**LOOSE, "refresh": 2, "helpers": 2}
+    binary = {"objective": "bce", "network": "cnn-small"}
+    spec = spec_of("fedmatch", "single-label", settings, rounds=3, learner=binary)
     run_toy(spec, tmp_path / "run")
     found = final_state(tmp_path / "run")
     for part, want in zip(("sigma", "psi"), plain_fedmatch(spec, settings, 2, 2), strict=True):

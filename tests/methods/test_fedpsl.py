@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from consilia.evaluate.metrics import auroc
+from consilia.evaluate.classification import auroc
 from consilia.methods import make_method, why_not
 from consilia.methods.averaging import Intro, Server
 from consilia.methods.labelsets.fedpsl import Up, halves

@@ -14,6 +14,11 @@ from tests.methods.support import assert_same_state, ledger_fields, server_weigh
 LOOSE = {"threshold": 0.36, "high": 0.51, "low": 0.49}
 
 
+def competes(spec):
+    """Return whether scores compete: with exclusive labels, unless the run asks for a binary loss."""
+    return spec.federation.exclusive and spec.learner.objective != "bce"
+
+
 def guess_loss(scores, p, y, known, exclusive, loose):
     """Return the loss of a strong view on sure guesses of the weak one, and how many there were."""
     total, sure = scores.sum() * 0, 0
@@ -37,7 +42,7 @@ def guess_loss(scores, p, y, known, exclusive, loose):
 
 
 def plain_fixmatch(spec, weight, pooled=False):
-    exclusive, counted = spec.federation.exclusive, []
+    exclusive, counted = competes(spec), []
 
     def begin(name, number, part, world, own):
         randoms = generator(spec.seed, name, number, "strong views")
@@ -62,6 +67,13 @@ def plain_fixmatch(spec, weight, pooled=False):
 @pytest.mark.parametrize("task", ["multi-label", "single-label"])
 def test_it_is_its_algorithm(task, tmp_path):
     spec = spec_of("fixmatch", task, {"weight": 0.7, **LOOSE})
+    run_toy(spec, tmp_path / "run")
+    close(server_weights(tmp_path / "run"), plain_fixmatch(spec, 0.7))
+
+
+def test_the_objective_says_whether_labels_compete_and_not_the_federation(tmp_path):
+    binary = {"objective": "bce", "network": "cnn-small"}
+    spec = spec_of("fixmatch", "single-label", {"weight": 0.7, **LOOSE}, learner=binary)
     run_toy(spec, tmp_path / "run")
     close(server_weights(tmp_path / "run"), plain_fixmatch(spec, 0.7))
 

@@ -15,11 +15,11 @@ from tests.methods.plain_labels import (
     supervised,
 )
 from tests.methods.support import assert_same_state, ledger_fields, server_weights
-from tests.methods.test_fixmatch import LOOSE, guess_loss
+from tests.methods.test_fixmatch import LOOSE, competes, guess_loss
 
 
 def plain_fssl(spec, weight, warmup, switches):
-    exclusive, counted = spec.federation.exclusive, []
+    exclusive, counted = competes(spec), []
     masked = switches["unknown"] == "masked"
     teacher = new_network(spec)
 
@@ -42,7 +42,7 @@ def plain_fssl(spec, weight, warmup, switches):
             counted.append(sure)
             return total + weight * guessed
 
-        labeled = part.labeled if exclusive else list(range(len(part.x)))
+        labeled = part.labeled if spec.federation.exclusive else list(range(len(part.x)))
         return loss, labeled if warm else list(range(len(part.x)))
 
     world, _ = federate(spec, parts_of(spec), begin, rows=switches["rows"])
@@ -58,6 +58,15 @@ def plain_fssl(spec, weight, warmup, switches):
 def test_it_is_its_algorithm(task, switches, tmp_path):
     settings = {"weight": 0.4, "warmup": 0.34, **LOOSE, **switches}
     spec = spec_of("fssl", task, settings, rounds=3)
+    run_toy(spec, tmp_path / "run")
+    close(server_weights(tmp_path / "run"), plain_fssl(spec, 0.4, 1, switches))
+
+
+def test_the_objective_says_whether_labels_compete_and_not_the_federation(tmp_path):
+    binary = {"objective": "bce", "network": "cnn-small"}
+    switches = {"unknown": "masked", "rows": "labelled"}
+    settings = {"weight": 0.4, "warmup": 0.34, **LOOSE, **switches}
+    spec = spec_of("fssl", "single-label", settings, rounds=3, learner=binary)
     run_toy(spec, tmp_path / "run")
     close(server_weights(tmp_path / "run"), plain_fssl(spec, 0.4, 1, switches))
 

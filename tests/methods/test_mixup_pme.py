@@ -1,18 +1,27 @@
 """MixUp-PME and IML, trained in one place, against a second, plain implementation."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from consilia.methods import METHODS, make_method
+from consilia.ops.losses import masked_mass_bce
 from consilia.testing import run_toy, toy_spec
+from consilia.training.batch import Batch
 from consilia.training.seeds import generator
 from tests.methods.plain_labels import close, federate, parts_of, spec_of, supervised
 from tests.methods.support import assert_same_state, server_weights
 
 
-def plain_mixup(spec, least, predicted, merged):
+def plain_mixup(spec, least, predicted, merged, weighted=False):
     def begin(name, number, part, world, own):
+        weight = [1.0] * part.y.shape[1]
+        for c in range(part.y.shape[1]) if weighted else ():
+            told = [float(part.y[i, c]) for i in range(len(part.x)) if part.known[i, c]]
+            if 0 < sum(told) < len(told):
+                weight[c] = (len(told) - sum(told)) / sum(told)
         randoms = generator(spec.seed, name, number, "partners")
 
         def loss(net, index, part):
@@ -30,9 +39,13 @@ def plain_mixup(spec, least, predicted, merged):
                 for c in range(y.shape[1]):
                     if not (known[i, c] or (merged and known[j, c])):
                         continue
-                    a, b = (y[k, c] if known[k, c] else guess[k, c] for k in (i, j))
-                    t = share * a + (1 - share) * b
-                    terms.append(t * F.softplus(-scores[i, c]) + (1 - t) * F.softplus(scores[i, c]))
+                    term = 0.0
+                    for k, part_of in ((i, share), (j, 1 - share)):  # a blend of two losses
+                        t = y[k, c] if known[k, c] else guess[k, c]
+                        w = weight[c] if known[k, c] else 1.0
+                        yes, no = F.softplus(-scores[i, c]), F.softplus(scores[i, c])
+                        term = term + part_of * (w * t * yes + (1 - t) * no)
+                    terms.append(term)
             return torch.stack(terms).mean()
 
         return loss, list(range(len(part.x)))
@@ -52,6 +65,18 @@ def test_it_is_its_algorithm(missing, merged, tmp_path):
     run_toy(spec, tmp_path / "run")
     expected = plain_mixup(spec, 0.6, missing == "predicted", merged)
     close(server_weights(tmp_path / "run"), expected)
+
+
+@pytest.mark.parametrize("missing", ["half", "predicted"])
+def test_positives_are_weighed_and_what_stands_for_a_missing_label_is_not(missing, tmp_path):
+    learner = {"positive_weight": "site", "network": "cnn-small"}
+    settings = {"least": 0.6, "missing": missing, "merged": True}
+    spec = spec_of("mixup-pme", settings=settings, learner=learner)
+    run_toy(spec, tmp_path / "run")
+    predicted = missing == "predicted"
+    close(server_weights(tmp_path / "run"), plain_mixup(spec, 0.6, predicted, True, weighted=True))
+    light = plain_mixup(spec, 0.6, predicted, merged=True)
+    assert not torch.allclose(server_weights(tmp_path / "run")["head.bias"], light["head.bias"])
 
 
 def test_without_blending_it_is_iml_to_the_bit(tmp_path):
@@ -78,22 +103,31 @@ def test_iml_reads_known_labels_only(task, tmp_path):
 
 def test_numbers_of_a_blend():
     method = make_method("mixup-pme")
-    from consilia.training.batch import Batch
-
+    known = torch.tensor([[True, False], [True, True]])
     batch = Batch(
         torch.stack([torch.zeros(1, 2, 2), torch.ones(1, 2, 2)]),
         torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
-        torch.tensor([[True, False], [True, True]]),
+        known,
         None,
         None,
         torch.arange(2),
         2,
     )
-    found = method.blend(batch, torch.tensor([1, 0]), 0.8, site=None)
-    torch.testing.assert_close(found.image[:, 0, 0, 0], torch.tensor([0.2, 0.8]))
-    # first row: 0.8·1 + 0.2·0 and 0.8·½ + 0.2·1; second: 0.8·0 + 0.2·1 and 0.8·1 + 0.2·½
-    torch.testing.assert_close(found.target, torch.tensor([[0.8, 0.6], [0.2, 0.9]]))
-    assert found.known_labels.tolist() == [[True, False], [True, True]]
+    plain = method.masses(batch, known, SimpleNamespace(positive_weight=None))
+    torch.testing.assert_close(plain[0], torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
+    torch.testing.assert_close(plain[1], torch.tensor([[0.0, 0.5], [1.0, 0.0]]))
+    heavy = method.masses(batch, known, SimpleNamespace(positive_weight=torch.tensor([3.0, 4.0])))
+    torch.testing.assert_close(heavy[0], torch.tensor([[3.0, 0.5], [0.0, 4.0]]))
+    torch.testing.assert_close(heavy[1], plain[1])
+
+
+def test_one_half_says_least_whatever_positives_weigh():
+    """Its loss has no slope where the network is undecided; weighed by 4 it would ask for 0.8."""
+    half = torch.full((1, 1), 0.5)
+    for score, sign in ((0.0, 0), (1.0, 1), (-1.0, -1)):
+        scores = torch.tensor([[score]], requires_grad=True)
+        masked_mass_bce(scores, half, 1 - half, torch.ones(1, 1, dtype=torch.bool)).backward()
+        assert scores.grad.sign().item() == sign
 
 
 def test_they_are_pooled_and_mixup_refuses_what_it_does_not_define():

@@ -7,9 +7,12 @@ import torch
 
 from consilia.errors import UsageError
 from consilia.methods import make_method
+from consilia.methods.drift import moon
 from consilia.ops.contrast import model_contrast
-from consilia.testing import run_toy, toy_spec
+from consilia.testing import run_toy, toy_sites, toy_spec
+from consilia.training.batch import ResidentCases
 from consilia.training.learner import PlainLearner
+from consilia.training.site import Workbench
 from tests.methods.plain_labels import (
     close,
     federate,
@@ -96,6 +99,32 @@ def test_the_first_round_has_nothing_to_move_away_from(tmp_path):
     for mu in (1.0, 5.0):
         run_toy(spec_of("moon", settings={"mu": mu}, rounds=1), tmp_path / str(mu))
     assert_same_state(server_weights(tmp_path / "1.0"), server_weights(tmp_path / "5.0"))
+
+
+def test_scores_and_features_are_judged_in_float32_also_where_the_network_computes_in_bf16(
+    monkeypatch,
+):
+    seen = {}
+    judge, contrast = PlainLearner.loss_of, moon.model_contrast
+
+    def loss_of(self, logits, batch, positive_weight=None):
+        seen["scores"] = logits.dtype
+        return judge(self, logits, batch, positive_weight)
+
+    def model_contrast(z, *others):
+        seen["features"] = {value.dtype for value in (z, *others[:2])}
+        return contrast(z, *others)
+
+    monkeypatch.setattr(PlainLearner, "loss_of", loss_of)
+    monkeypatch.setattr(moon, "model_contrast", model_contrast)
+    spec, method = spec_of("moon"), make_method("moon", {"width": 8})
+    learner = method.learner(PlainLearner.of(spec.learner, spec.federation))
+    bench = Workbench(learner, spec.federation, torch.device("cpu"), 0, precision="bf16")
+    data = toy_sites(spec)["anna"]
+    cases = ResidentCases.of(data.train, data.view, torch.device("cpu"), exclusive=False)
+    with bench.arithmetic():
+        method.contrasted(bench, cases.cut(torch.arange(4)), {})
+    assert seen == {"scores": torch.float32, "features": {torch.float32}}
 
 
 def test_numbers_of_the_contrast():

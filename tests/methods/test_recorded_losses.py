@@ -95,6 +95,6 @@ def test_what_a_loss_keeps_or_draws_is_not_spent_on_recording(name):
         downs = {"fedcorr": Probe(start, 0.0), "rmd": Both(start, start, 0.1, 1.0, bent=False)}
         up, _ = method.local_update(downs.get(name, Down(start)), None, site)
         sent.append(up.first if name == "rmd" else up.weights)
-        sent[-1] |= site.overlays
+        sent[-1] = {**sent[-1], **site.overlays}
     for key, value in sent[0].items():
         assert torch.equal(value, sent[1][key]), key

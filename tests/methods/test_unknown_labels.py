@@ -68,6 +68,62 @@ def test_a_label_known_nowhere_keeps_its_row(name, task, tmp_path):
         assert not torch.equal(last[key][0], first[key][0])
 
 
+#: Methods whose unknown labels are masked, with every site counting for every row of the head.
+ALL_ROWS = {
+    "fedavg": {"unknown": "masked"},
+    "fedprox": {"unknown": "masked", "mu": 0.5},
+    "fedadaptagg": {"unknown": "masked"},
+    "fedrs": {"unknown": "masked"},
+    "moon": {"unknown": "masked", "width": 8},
+    "fixmatch": {"rows": "all", "weight": 0.0},
+    "fssl": {"rows": "all", "warmup": 0.5, "high": 1.0, "low": 0.0},
+    "fedssp": {"pretraining": 0.0, "width": 8},
+    "fedmatch": {},
+    "fedpsl": {"rows": "all"},
+    "finetune": {"unknown": "masked", "tuning": 1},
+    "mixup-pme": {"rows": "all"},
+    "iml": {"rows": "all"},
+    "fedala": {"unknown": "masked"},
+    "fedbn": {"unknown": "masked"},
+    "fedrep": {"unknown": "masked"},
+    "fedap": {"unknown": "masked"},
+    "metafed": {"unknown": "masked"},
+    "local": {},
+}
+
+
+def heads_of(path):
+    """Return every last layer of a run's end: the server's, and those that sites keep or learn alone."""
+    return {
+        name: tensor
+        for name, tensor in final_state(path).items()
+        if name.endswith(("head.weight", "head.bias"))
+        and not any(part in name for part in ("optimizers", "psi", "helpers", "follow"))
+    }
+
+
+@pytest.mark.parametrize("name", ALL_ROWS)
+def test_neither_decay_nor_moments_move_a_row_that_no_label_teaches(name, tmp_path):
+    """METHODS 5.4: a masked loss leaves the row alone, and so must the optimiser."""
+    sites = [
+        {"name": "anna", "supervision": "image", "annotates": ["round"]},
+        {"name": "bo", "supervision": "image", "annotates": ["round", "square"]},
+    ]
+    spec = spec_of(name, settings=ALL_ROWS[name], sites=sites)
+    heavy = {"optimizer": "adam", "weight_decay": 0.2}
+    spec = spec.model_copy(update={"training": spec.training.model_copy(update=heavy)})
+    run_toy(spec, tmp_path / "run")
+    width = {"projection": 8} if name == "moon" else {}
+    first = new_network(spec, **width).state_dict()
+    heads = heads_of(tmp_path / "run")
+    moved = []
+    for where, head in heads.items():
+        before = first["head.weight" if where.endswith("weight") else "head.bias"]
+        torch.testing.assert_close(head[2], before[2], rtol=0, atol=1e-7, msg=where)
+        moved.append(not torch.equal(head[0], before[0]))
+    assert any(moved)  # some hold the start
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("name", MASKING)
 def test_a_site_without_any_positive_trains(name, task, tmp_path):

@@ -136,3 +136,18 @@ def test_cross_entropy_leaves_unlabelled_images_out():
 def test_proximal_term():  # METHODS 6.5 fact 3
     found = proximal_term([("w", torch.tensor([1.0, 2.0]))], {"w": torch.zeros(2)}, 0.001)
     assert found.item() == pytest.approx(0.0025)
+
+
+def test_the_proximal_term_of_many_tensors_and_its_slope():
+    randoms = torch.Generator().manual_seed(0)
+    shapes = [(3, 2, 3, 3), (7,), (), (5, 4)]
+    w = {
+        str(i): torch.randn(s, generator=randoms, requires_grad=True) for i, s in enumerate(shapes)
+    }
+    anchor = {name: torch.randn(value.shape, generator=randoms) for name, value in w.items()}
+    found = proximal_term(list(w.items()), anchor, 0.3)
+    found.backward()
+    plain = 0.15 * torch.stack([(v - anchor[n]).pow(2).sum() for n, v in w.items()]).sum()
+    assert found.item() == plain.item()
+    for name, value in w.items():
+        torch.testing.assert_close(value.grad, 0.3 * (value.detach() - anchor[name]))

@@ -1,17 +1,25 @@
 """Weak and strong views: what changes, how often, and that the generator decides."""
 
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from scipy import ndimage
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from consilia.training.strong import (
+    GAUSSIANS,
+    MEDIANS,
     NOISE,
     STRONG,
     StrongPolicy,
     apply_strong,
+    blur_scale,
     draw_strong,
     gaussian_blur,
     median_blur,
+    odd_width,
     strong_view,
     weak_view,
 )
@@ -116,3 +124,56 @@ def test_moves_are_small_and_outside_is_black():
     view = apply_strong(move, torch.ones(500, 1, 16, 16))
     assert view.amin((1, 2, 3)).min() == 0
     assert view[:, :, 8, 8].min() > 0.99
+
+
+def applied(kind, size):
+    """Return a view of one bright pixel under one kind of blur and nothing else."""
+    move = replace(draw_strong(STILL, 1, seeded()), blur=torch.tensor([kind]))
+    dot = torch.zeros(1, 1, size, size)
+    dot[0, 0, size // 2, size // 2] = 1.0
+    return dot, apply_strong(move, dot)
+
+
+@pytest.mark.parametrize(
+    ("size", "medians"), [(64, (1, 1)), (128, (1, 3)), (224, (3, 5)), (320, (5, 7)), (448, (7, 11))]
+)
+def test_medians_are_as_wide_as_the_image_is_large(size, medians):
+    image = torch.zeros(1, 1, size, 2 * size)  # the shorter side counts
+    assert tuple(odd_width(w * blur_scale(image)) for w in (3, 5)) == medians
+
+
+def test_at_224_pixels_blurs_are_those_of_the_authors():
+    image = images(1, 224, 1)
+    still = draw_strong(STILL, 1, seeded())
+    for kind, width in {**MEDIANS, **GAUSSIANS}.items():
+        view = apply_strong(replace(still, blur=torch.tensor([kind])), image)
+        expected = (median_blur if kind in MEDIANS else gaussian_blur)(image, width)
+        torch.testing.assert_close(view, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("kind", sorted(GAUSSIANS))
+def test_a_gaussian_covers_the_same_part_of_a_small_and_of_a_large_image(kind):
+    peak = {}
+    for size in (64, 224):
+        _, view = applied(kind, size)
+        assert view.sum().item() == pytest.approx(1, abs=1e-3)
+        peak[size] = view.max().item()
+    sigma = {3: 0.8, 5: 1.1}[GAUSSIANS[kind]]
+    edge = math.exp(-1 / (2 * (sigma * 64 / 224) ** 2))  # next to the middle, of a window of three
+    assert peak[64] == pytest.approx(1 / (1 + 2 * edge) ** 2, abs=1e-4)
+    assert peak[64] > 0.97 > 0.3 > peak[224]
+
+
+@pytest.mark.parametrize("kind", sorted(MEDIANS))
+def test_a_median_of_less_than_three_pixels_leaves_a_small_image_alone(kind):
+    dot, view = applied(kind, 64)
+    torch.testing.assert_close(view, dot, atol=1e-4, rtol=0)
+
+
+def test_blurs_ask_the_device_nothing():
+    """Their widths come from shapes: tensors without any numbers can be blurred."""
+    with FakeTensorMode():
+        image = torch.empty(2, 1, 224, 224)
+        scale = blur_scale(image)
+        assert median_blur(image, odd_width(5 * scale)).shape == image.shape
+        assert gaussian_blur(image, 5, scale).shape == image.shape

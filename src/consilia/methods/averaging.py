@@ -16,7 +16,8 @@ from consilia.methods.contract import Method, Start, hyper
 from consilia.ops.reduce import Shares, reduce
 from consilia.payload import Group, Shape, Weights
 from consilia.training.batch import Batch
-from consilia.training.local import Loss, train_locally
+from consilia.training.local import Loss, Trained, train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site, Workbench
 
 
@@ -48,7 +49,7 @@ class Down:
 
 @dataclass(frozen=True)
 class Up:
-    """Leaves a site: its trained weights, how many images trained them, and its mean loss."""
+    """Leaves a site: its trained weights, how many images count for them, and its mean loss."""
 
     weights: Annotated[Weights, Group()]
     images: int
@@ -74,6 +75,11 @@ class AveragingBase(Method[Intro, Server, Down, Up, Kept]):
         "all",
         "which sites teach a label's output row: all, or those that mark it",
         source="METHODS 2.8, 5.8",
+    )
+    counted: Literal["trained", "all"] = hyper(
+        "trained",
+        "which images make up n_k: those a site trains on, or all it has",
+        source="FedPSL Sec. V-B; `all`: FedLSM (METHODS 0, 6.3)",
     )
 
     def unmet(self, federation: Federation) -> str | None:
@@ -124,6 +130,11 @@ class AveragingBase(Method[Intro, Server, Down, Up, Kept]):
         """Return the learner's loss of a batch, as the switch `unknown` reads it."""
         return bench.task_loss(self.seen(batch), held)
 
+    def reply(self, trained: Trained, site: Site) -> Up:
+        """Return what leaves a site that has trained."""
+        images = counted_images(site, trained.images, self.counted)
+        return Up(site.weights(), images, trained.loss)
+
     def image_shares(self, ups: Mapping[str, Up]) -> dict[str, float]:
         """Return how much each site counts: by default its number of images."""
         return {site: float(up.images) for site, up in ups.items()}
@@ -136,8 +147,9 @@ class Averaging(AveragingBase[Memory]):
     def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
         """Start from the global weights and train."""
         site.load(down.weights)
-        trained = train_locally(site, self.loss(down.weights, site), only=self.used(site))
-        return Up(site.weights(), trained.images, trained.loss), Memory()
+        with untaught_rows_stay(site, self.unknown, self.also_taught(site)):
+            trained = train_locally(site, self.loss(down.weights, site), only=self.used(site))
+        return self.reply(trained, site), Memory()
 
     def loss(self, anchor: Weights, site: Site) -> Loss:
         """Return what a site minimises, starting from the global weights `anchor`."""
@@ -145,6 +157,10 @@ class Averaging(AveragingBase[Memory]):
 
     def used(self, site: Site) -> Tensor | None:
         """Return the images a site trains on: `None` for those that carry a usable target."""
+        return None
+
+    def also_taught(self, site: Site) -> Tensor | None:
+        """Return the labels whose rows learn from more than known labels; `None` for none."""
         return None
 
 
@@ -159,6 +175,11 @@ def count_labels(site: Site) -> Intro:
     # With exclusive labels a marked image rules out labels the site never marks; those it does
     # not teach.
     return Intro(len(used), labelled * site.marks)
+
+
+def counted_images(site: Site, trained: int, counted: Literal["trained", "all"]) -> int:
+    """Return a site's n_k: the images it trained on, or all it has if it trained (decision 0022)."""
+    return len(site.train) if trained and counted == "all" else trained
 
 
 def averaged(

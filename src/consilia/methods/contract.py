@@ -177,6 +177,10 @@ class Method(ABC, Generic[Intro, Server, Down, Up, Memory]):
         """Return each site's part in the last average, for the log; empty where there was none."""
         return {}
 
+    def counts(self, server: Server) -> Mapping[str, Mapping[str, int]]:
+        """Return what each site counted per label in the last round, for the log; empty where none did."""
+        return {}
+
     def findings(self, server: Server) -> Findings:
         """Return what the server learned about the sites, for the report."""
         return Findings()

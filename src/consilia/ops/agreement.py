@@ -18,7 +18,7 @@ TINY = 1e-7
 def consistency(
     p: Marks, helpers: Sequence[Marks], told: Mask, exclusive: bool
 ) -> Float[Tensor, ""]:
-    r"""Return :math:`\frac1H \sum_j KL[p_{h_j} \| p]`, the mean over confident images (Eq. 2).
+    r"""Return :math:`\frac1H \sum_j KL[p_{h_j} \| p]`, the mean over confident images.
 
     Labels that may co-occur are a Bernoulli variable each, and only told entries count.
     """

@@ -34,7 +34,7 @@ def completeness(marked: Sequence[int], predicted: Sequence[int]) -> float | Non
 def completeness_shares(
     estimates: Mapping[str, float], losses: Mapping[str, float]
 ) -> dict[str, float]:
-    r"""Return FedIA's shares :math:`w_k = \mathrm{softmax}_k(\hat a_k / l_k)` (Eq. 5), without overflow.
+    r"""Return FedIA's shares :math:`w_k = \mathrm{softmax}_k(\hat a_k / l_k)` (Eq. 4), without overflow.
 
     A site whose loss is not finite counts nothing.
     """

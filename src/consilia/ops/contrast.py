@@ -13,7 +13,7 @@ def model_contrast(
     z_prev: Float[Tensor, "b d"],
     temperature: float,
 ) -> Float[Tensor, ""]:
-    r"""Return MOON's model-contrastive loss, averaged over images (Eq. 3).
+    r"""Return MOON's model-contrastive loss, averaged over images.
 
     .. math:: \ell = -\log \frac{e^{\cos(z, z_{glob}) / \tau}}
               {e^{\cos(z, z_{glob}) / \tau} + e^{\cos(z, z_{prev}) / \tau}}

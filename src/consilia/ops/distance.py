@@ -38,7 +38,7 @@ def distances_to_clean(updates: Mapping[str, Weights], noisy: Sequence[str]) -> 
 def distance_shares(
     images: Mapping[str, float], distances: Mapping[str, float]
 ) -> dict[str, float]:
-    r"""Return :math:`w_k \propto n_k e^{-d_k / \max_j d_j}` (Eq. 7); without distances, the images."""
+    r"""Return :math:`w_k \propto n_k e^{-d_k / \max_j d_j}`; without distances, the images."""
     farthest = max(distances.values(), default=0.0)
     if not farthest > 0:
         return dict(images)

@@ -14,7 +14,7 @@ from consilia.ops.robust import mean_known
 
 
 def saturation(t: Float[np.ndarray, " n"], a: float, b: float, c: float) -> Float[np.ndarray, " n"]:
-    r"""Return :math:`f(t) = a (1 - e^{-t^b / c})`, the curve of a training IoU (Eq. 4)."""
+    r"""Return :math:`f(t) = a (1 - e^{-t^b / c})`, the curve of a training IoU."""
     return a * (1 - np.exp(-(t**b) / c))
 
 
@@ -39,7 +39,7 @@ def fit_saturation(values: Sequence[float]) -> tuple[float, float, float] | None
 
 
 def slowdown(t: float, b: float, c: float) -> float:
-    r"""Return :math:`(f'(1) - f'(t)) / f'(1)`, how far the curve's slope has fallen since t = 1 (Eq. 5).
+    r"""Return :math:`(f'(1) - f'(t)) / f'(1)`, how far the curve's slope has fallen since t = 1.
 
     Computed from the logarithm of the slopes' ratio, which does not hold `a` and does not underflow.
     """
@@ -67,7 +67,7 @@ def scale_disagreement(
     confidence: float,
     known: Bool[Tensor, "b h w"] | None = None,
 ) -> Float[Tensor, ""]:
-    r"""Return the Jensen-Shannon divergence of predictions at several scales (Eq. 7).
+    r"""Return the Jensen-Shannon divergence of predictions at several scales.
 
     .. math:: \frac{1}{m} \sum_k \mathrm{KL}(p_k \Vert q), \quad q = \frac{1}{m} \sum_k p_k
 

@@ -113,6 +113,27 @@ def masked_bce(
     return (each * known).sum() / known.sum().clamp(min=1)
 
 
+def masked_mass_bce(
+    logits: Float[Tensor, "b k"],
+    present: Float[Tensor, "b k"],
+    absent: Float[Tensor, "b k"],
+    known: Bool[Tensor, "b k"],
+) -> Float[Tensor, ""]:
+    r"""Return the binary cross-entropy of soft labels with their own weights, averaged over known entries.
+
+    .. math:: \ell = -\frac{1}{|\Omega|} \sum_{(i,c) \in \Omega}
+              m^+_{ic} \log p_{ic} + m^-_{ic} \log (1 - p_{ic})
+
+    Args:
+        logits: Scores before the sigmoid.
+        present: The mass :math:`m^+` that says present, weights included.
+        absent: The mass :math:`m^-` that says absent.
+        known: The entries :math:`\Omega`.
+    """
+    each = present * F.softplus(-logits) + absent * F.softplus(logits)
+    return (each * known).sum() / known.sum().clamp(min=1)
+
+
 def labelled_cross_entropy(
     logits: Float[Tensor, "b k"], target: Float[Tensor, "b k"]
 ) -> Float[Tensor, ""]:
@@ -143,5 +164,7 @@ def proximal_term(
     parameters: Sequence[tuple[str, Tensor]], anchor: Mapping[str, Tensor], mu: float
 ) -> Float[Tensor, ""]:
     r"""Return FedProx's :math:`\frac{\mu}{2} \lVert w - w_{glob} \rVert^2` (squared, METHODS 3.8)."""
-    squares = [(value - anchor[name]).square().sum() for name, value in parameters]
+    values, anchors = zip(*((value, anchor[name]) for name, value in parameters), strict=True)
+    apart = torch._foreach_sub(values, anchors)
+    squares = [square.sum() for square in torch._foreach_mul(apart, apart)]
     return mu / 2 * torch.stack(squares).sum()

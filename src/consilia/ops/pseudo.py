@@ -13,7 +13,7 @@ Planes = Bool[Tensor, "n k h w"]
 
 
 def refine(predicted: Planes, constraint: Planes | None) -> Planes:
-    """Return a prediction kept inside its box or its image tag (FedMix, Sec. III-B)."""
+    """Return a prediction kept inside its box or its image tag (FedMix, Sec. III-C)."""
     return predicted if constraint is None else predicted & constraint
 
 

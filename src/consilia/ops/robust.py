@@ -63,7 +63,7 @@ def temporal_target(
 def early_learning_term(
     p: Float[Tensor, "b c h w"], t: Float[Tensor, "b c h w"], known: Known = None
 ) -> Float[Tensor, ""]:
-    r"""Return ELR's term :math:`\log (1 - \langle p, t \rangle)`, averaged over known pixels (Eq. 6)."""
+    r"""Return ELR's term :math:`\log (1 - \langle p, t \rangle)`, averaged over known pixels."""
     return mean_known(torch.log(1 - (p * t).sum(1)), known)
 
 

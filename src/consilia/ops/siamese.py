@@ -17,7 +17,7 @@ def negative_cosine(predicted: Vectors, projected: Vectors) -> Float[Tensor, ""]
 def siamese_loss(
     predicted: tuple[Vectors, Vectors], projected: tuple[Vectors, Vectors]
 ) -> Float[Tensor, ""]:
-    r"""Return :math:`\tfrac12 D(p_1, \mathrm{sg}(z_2)) + \tfrac12 D(p_2, \mathrm{sg}(z_1))` (Eq. 4)."""
+    r"""Return :math:`\tfrac12 D(p_1, \mathrm{sg}(z_2)) + \tfrac12 D(p_2, \mathrm{sg}(z_1))`."""
     one = negative_cosine(predicted[0], projected[1])
     other = negative_cosine(predicted[1], projected[0])
     return 0.5 * one + 0.5 * other

@@ -117,6 +117,8 @@ def _curves(record: Record) -> dict[str, Any]:
         "share_figure": figures.share_figure(record),
         "traffic_figure": figures.traffic_figure(record),
         "totals": ledger.totals(record),
+        "counted": tables.count_table(record),
+        "labels": record.federation.labels,
     }
 
 

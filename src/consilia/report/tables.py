@@ -96,6 +96,28 @@ def label_table(record: Record) -> tuple[list[Column], list[ScoreRow]]:
     return columns, rows
 
 
+@dataclass(frozen=True)
+class CountRow:
+    """The images a site took to show each label; with each, whether the site itself marks the label."""
+
+    site: str
+    slot: str
+    values: tuple[tuple[int, bool], ...]
+
+
+def count_table(record: Record) -> list[CountRow]:
+    """Return what each site counted per label in the last round; empty where the method counts nothing."""
+    told = record.rounds[-1].get("counts", {}) if record.rounds else {}
+    rows = []
+    for site in record.federation.sites:
+        if site in told:
+            marked = record.federation.annotated_by(site)
+            labels = record.federation.labels
+            values = tuple((told[site].get(label, 0), label in marked) for label in labels)
+            rows.append(CountRow(site, record.slot(site), values))
+    return rows
+
+
 def _rows(record: Record) -> dict[str, dict[str, Any]]:
     rows = record.site_scores
     return {**rows, "mean": record.mean_scores} if len(rows) > 1 else rows

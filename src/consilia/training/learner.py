@@ -15,7 +15,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from consilia.declare import Federation
-from consilia.errors import UsageError, suggestion
+from consilia.errors import UsageError, unknown
 from consilia.networks.classifiers import DenseNet121, Projected, SmallCNN
 from consilia.networks.unet import UNETS, UNet
 from consilia.ops.losses import (
@@ -44,6 +44,11 @@ class Learner(ABC):
 
     network: str
     objective: str
+
+    @property
+    def softmax(self) -> bool:
+        """Whether outputs compete, with a background channel for segmentation."""
+        return self.objective in {"dice-foreground", "partial-ce", "ce"}
 
     @abstractmethod
     def build(self) -> nn.Module:
@@ -130,9 +135,7 @@ class PlainLearner(Learner):
         if network == "auto":
             network = "unet-small" if segments else "cnn-small"
         if network not in NETWORKS:
-            near = suggestion(network, NETWORKS)
-            msg = f"no network named '{network}'{near} (known: {', '.join(NETWORKS)})"
-            raise UsageError(msg)
+            raise UsageError(unknown("network", network, NETWORKS))
         if (network in UNETS) != segments:
             msg = (
                 f"network '{network}' does not fit a {federation.task} task; choose one of "
@@ -173,11 +176,6 @@ class PlainLearner(Learner):
             federation.image.size,
             len(federation.site),
         )
-
-    @property
-    def softmax(self) -> bool:
-        """Whether outputs compete, with a background channel for segmentation."""
-        return self.objective in {"dice-foreground", "partial-ce", "ce"}
 
     @property
     def background(self) -> bool:

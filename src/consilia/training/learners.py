@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from consilia.declare import Federation
-from consilia.errors import UsageError, suggestion
+from consilia.errors import UsageError, unknown
 from consilia.training.dual import DualLearner
 from consilia.training.learner import Learner, PlainLearner
 from consilia.training.settings import LearnerSettings
@@ -19,7 +19,5 @@ LEARNERS: dict[str, Callable[[LearnerSettings, Federation], Learner]] = {
 def make_learner(settings: LearnerSettings, federation: Federation) -> Learner:
     """Return the learner that a run file names, checked against the task."""
     if settings.name not in LEARNERS:
-        near = suggestion(settings.name, LEARNERS)
-        msg = f"no learner named '{settings.name}'{near} (known: {', '.join(LEARNERS)})"
-        raise UsageError(msg)
+        raise UsageError(unknown("learner", settings.name, LEARNERS))
     return LEARNERS[settings.name](settings, federation)

@@ -20,6 +20,8 @@ Images = Float[Tensor, "b c h w"]
 UNTOUCHED, NOISE = 0, 5
 MEDIANS = {1: 3, 2: 5}
 GAUSSIANS = {3: 3, 4: 5}
+#: The side of the images for which these widths are given; others are blurred in proportion.
+SIDE = 224
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class StrongPolicy:
         vflip: Probability of an up-down flip.
         brightness: Largest change that is added to every pixel.
         brightened: Probability of such a change.
-        blurred: Probability of a median blur, a Gaussian blur (3 or 5 pixels wide) or noise.
+        blurred: Probability of a median blur, a Gaussian blur (3 or 5 of 224 pixels wide) or noise.
         noise: Least and largest variance of the noise, in steps of 1/255.
         shift: Largest shift, relative to the image.
         scale: Largest relative change of scale.
@@ -120,17 +122,27 @@ def _flipped(image: Tensor, chosen: Tensor, axis: int) -> Tensor:
     return torch.where(chosen.to(image.device)[:, None, None, None], image.flip(axis), image)
 
 
+def blur_scale(image: Images) -> float:
+    """Return how much wider a blur is than at 224 pixels: in proportion to the image's shorter side."""
+    return min(image.shape[-2:]) / SIDE
+
+
+def odd_width(width: float) -> int:
+    """Return the odd number of pixels nearest to a width; 1 leaves an image as it is."""
+    return 2 * int(width / 2) + 1
+
+
 def _blurred(move: StrongMove, image: Tensor) -> Tensor:
-    image = image.clone()
+    image, scale = image.clone(), blur_scale(image)
     for kind in range(1, NOISE + 1):
         chosen = (move.blur == kind).nonzero().flatten().to(image.device)
         if not len(chosen):
             continue
         some = image[chosen]
         if kind in MEDIANS:
-            image[chosen] = median_blur(some, MEDIANS[kind])
+            image[chosen] = median_blur(some, odd_width(MEDIANS[kind] * scale))
         elif kind in GAUSSIANS:
-            image[chosen] = gaussian_blur(some, GAUSSIANS[kind])
+            image[chosen] = gaussian_blur(some, GAUSSIANS[kind], scale)
         else:
             randoms = torch.Generator(image.device).manual_seed(move.seed)
             noise = torch.randn(some.shape, generator=randoms, device=image.device)
@@ -145,6 +157,8 @@ def median_blur(image: Images, width: int) -> Images:
     Of a little more than half of the square's values the least and the largest cannot be the median:
     they are dropped, the next value is taken in, until one is left. Faster than sorting each square.
     """
+    if width == 1:
+        return image
     reach, (height, across) = width // 2, image.shape[2:]
     padded = F.pad(image, (reach, reach, reach, reach), mode="replicate")
     values = [
@@ -162,9 +176,13 @@ def median_blur(image: Images, width: int) -> Images:
         held.append(values.pop())
 
 
-def gaussian_blur(image: Images, width: int) -> Images:
-    """Return images blurred by a Gaussian that a window of this width holds (0.8 at 3, 1.1 at 5)."""
-    sigma = 0.3 * ((width - 1) / 2 - 1) + 0.8
+def gaussian_blur(image: Images, width: int, scale: float = 1.0) -> Images:
+    """Return images blurred by a Gaussian that a window of this width holds (0.8 at 3, 1.1 at 5).
+
+    `scale` widens or narrows the Gaussian, and the window with it, to no less than 3 pixels.
+    """
+    sigma = scale * (0.3 * ((width - 1) / 2 - 1) + 0.8)
+    width = max(3, odd_width(width * scale))
     at = torch.arange(width, device=image.device, dtype=image.dtype) - width // 2
     line = torch.exp(-at.square() / (2 * sigma**2))
     line = line / line.sum()

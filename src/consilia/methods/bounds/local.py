@@ -15,6 +15,7 @@ from consilia.methods.contract import Card, Method, Panel, Start, hyper
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site, Workbench
 
 Model = Annotated[Weights, Group()]
@@ -137,7 +138,8 @@ class Local(Method[Intro, Server, Alone | Borrow, Kept | Lent, Memory]):
         """Go on from the site's own weights."""
         assert isinstance(down, Alone)
         site.load(memory.own if memory else _start(down))
-        trained = train_locally(site, site.objective(self.task))
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_locally(site, site.objective(self.task))
         own = site.weights()
         if down.lend:
             return Lent(own, trained.images, trained.loss), Memory(own)

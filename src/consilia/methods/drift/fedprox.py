@@ -20,7 +20,7 @@ from consilia.training.site import Site, Workbench
 @final
 @dataclass(frozen=True)
 class FedProx(Averaging):
-    """Keep each site's model near the global one while it trains (Eq. 2). With `mu = 0` it is FedAvg."""
+    """Keep each site's model near the global one while it trains. With `mu = 0` it is FedAvg."""
 
     mu: float = hyper(
         0.001, "weight μ of the proximal term", source="METHODS 3.8, 5.8; originals tune it"

@@ -11,6 +11,7 @@ from consilia.methods.averaging import Averaging, Down, Intro, Server, Up
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.payload import Group, Weights
 from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site
 
 
@@ -55,6 +56,11 @@ class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory
     rows: Literal["all", "labelled"] = hyper(
         "all",
         "which sites teach a label's output row: all, or those that mark it",
+        source="as `fedavg`",
+    )
+    counted: Literal["trained", "all"] = hyper(
+        "trained",
+        "which images make up n_k: those a site trains on, or all it has",
         source="as `fedavg`",
     )
     tuning: int = hyper(5, "rounds at the end in which sites train alone", source="ours; not given")
@@ -104,7 +110,8 @@ class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory
             up, _ = self._averaging.local_update(down, None, site)
             return up, TuningMemory(None)
         site.load(self.model_for(down, memory, site))
-        trained = train_locally(site, self._averaging.loss(down.weights, site))
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_locally(site, self._averaging.loss(down.weights, site))
         return Tuned(trained.images, trained.loss), TuningMemory(site.weights())
 
     def aggregate(self, server: TuningServer, ups: Mapping[str, Up | Tuned]) -> TuningServer:
@@ -126,4 +133,4 @@ class FineTune(Method[Intro, TuningServer, Down | Tune, Up | Tuned, TuningMemory
 
     @property
     def _averaging(self) -> Averaging:
-        return Averaging(self.unknown, self.rows)
+        return Averaging(self.unknown, self.rows, self.counted)

@@ -18,6 +18,7 @@ from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.learner import Learner, PlainLearner
 from consilia.training.local import Loss, train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
 
 
@@ -31,15 +32,15 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class MOON(AveragingBase[Memory]):
-    """Draw each site's features to the global model's and away from its own last (Algorithm 1).
+    """Draw each site's features to the global model's and away from its own last.
 
     With `mu = 0` it is FedAvg. With `unknown = "masked"` and `rows = "labelled"` it is FedLSM's MOON*.
     """
 
-    mu: float = hyper(1.0, "weight μ of the contrastive term", source="code: 1; Sec. 4.1 tunes it")
-    temperature: float = hyper(0.5, "temperature τ of the contrast", source="Sec. 4.1", low=1e-3)
+    mu: float = hyper(1.0, "weight μ of the contrastive term", source="METHODS 2.8; tuned there")
+    temperature: float = hyper(0.5, "temperature τ of the contrast", source="METHODS 2.8", low=1e-3)
     width: int = hyper(
-        256, "width of the projection that the head reads; 0: none", source="Sec. 4.1; code"
+        256, "width of the projection that the head reads; 0: none", source="METHODS 2.8"
     )
 
     card: ClassVar = Card(
@@ -75,9 +76,10 @@ class MOON(AveragingBase[Memory]):
     def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
         """Start from the global weights and train; keep the result."""
         site.load(down.weights)
-        trained = train_locally(site, self.loss(down, memory, site))
-        weights = site.weights()
-        return Up(weights, trained.images, trained.loss), Memory(weights)
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_locally(site, self.loss(down, memory, site))
+        up = self.reply(trained, site)
+        return up, Memory(up.weights)
 
     def loss(self, down: Down, memory: Memory | None, site: Site) -> Loss:
         """Return what a site minimises; in its first round it has nothing to move away from."""
@@ -93,11 +95,11 @@ class MOON(AveragingBase[Memory]):
         learner, network = bench.learner, bench.network()
         assert isinstance(learner, PlainLearner)
         z = learner.features(network, batch.image)
-        scores = network.head(z)  # type: ignore[operator]  # nn.Module
+        scores = network.head(z).float()  # type: ignore[operator]  # nn.Module
         with torch.no_grad():
             z_glob, z_prev = (
-                learner.features(bench.network(name), batch.image)
+                learner.features(bench.network(name), batch.image).float()
                 for name in ("global", "previous")
             )
         known = learner.loss_of(scores, self.seen(batch), held.get(POSITIVE_WEIGHT))
-        return known + self.mu * model_contrast(z, z_glob, z_prev, self.temperature)
+        return known + self.mu * model_contrast(z.float(), z_glob, z_prev, self.temperature)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, final
 
 import numpy as np
@@ -20,6 +20,7 @@ from consilia.methods.labelsets.lesson import (
     everyone,
     excludes,
     part_by_uncertainty,
+    told_or_own,
 )
 from consilia.ops.losses import label_counts, positive_weights
 from consilia.ops.proxies import masked_shares, proxy_shares
@@ -42,7 +43,7 @@ class Intro:
 
 @dataclass(frozen=True)
 class Server:
-    """Stays at the server: the global weights, who marks what, and who still lacks class weights."""
+    """Stays at the server: the global weights, who marks what, who lacks class weights, the last counts."""
 
     weights: Weights
     groups: Mapping[str, tuple[str, ...]]
@@ -50,6 +51,8 @@ class Server:
     intros: Mapping[str, Intro]
     waiting: tuple[str, ...]
     last: Mapping[str, float]
+    labels: tuple[str, ...] = ()
+    positives: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,30 +107,22 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         "output rows by labels and pseudo labels (AWPA); else by images of the sites that mark a label",
         source="Eq. 7; Table 3, ablation",
     )
-    uncertain: int = hyper(50, "images n_h of highest entropy", source="authors' code (ISIC)")
-    confident: int = hyper(
-        200, "images n_l of lowest entropy", source="authors' code (ISIC)", low=1
-    )
-    tau: float = hyper(
-        0.95, "probability τ of an accepted single label", source="authors' code (ISIC)", high=1
-    )
+    uncertain: int = hyper(50, "images n_h of highest entropy", source="code (ISIC)")
+    confident: int = hyper(200, "images n_l of lowest entropy", source="code (ISIC)", low=1)
+    tau: float = hyper(0.95, "probability τ of an accepted label", source="code (ISIC)", high=1)
     tau_positive: float = hyper(
-        0.85, "probability τ_p from which a label is present", source="authors' code (NIH)", high=1
+        0.85, "probability τ_p from which a label is present", source="code (NIH)", high=1
     )
     tau_negative: float = hyper(
-        0.01, "probability τ_n up to which it is absent", source="authors' code (NIH)", high=1
+        0.01, "probability τ_n up to which it is absent", source="code (NIH)", high=1
     )
-    mix_positive: float = hyper(
-        0.7, "τ and τ_p for uncertain images", source="authors' code (NIH, ISIC)", high=1
-    )
-    mix_negative: float = hyper(
-        0.005, "τ_n for uncertain images", source="authors' code (NIH)", high=1
-    )
+    mix_positive: float = hyper(0.7, "τ, τ_p of uncertain images", source="code (both)", high=1)
+    mix_negative: float = hyper(0.005, "τ_n of uncertain images", source="code (NIH)", high=1)
     unweighted: bool = hyper(False, "thresholds and entropies undo class weights", source="ours")
     mixed: int = hyper(4, "blended images per step", source="Sec. 3.2", low=1)
-    alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="authors' code", low=1e-3)
-    lam: float = hyper(0.1, "weight λ of the loss on blended images", source="authors' code")
-    decay: float = hyper(0.999, "how slowly the teacher follows", source="authors' code", high=1)
+    alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="code", low=1e-3)
+    lam: float = hyper(0.1, "weight λ of the loss on blended images", source="code")
+    decay: float = hyper(0.999, "how slowly the teacher follows", source="code", high=1)
     floor: float = hyper(0.0, "least count of a label a site marks", source="METHODS 2.4")
 
     card: ClassVar = Card(
@@ -169,12 +164,16 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         """Begin from the common weights."""
         labels, marked = start.federation.labels, start.federation.annotated_by
         sets = {s: tuple(labels.index(m) for m in marked(s)) for s in start.federation.sites}
-        return Server(start.weights, start.groups, sets, dict(intros), counted(intros), {})
+        server = Server(start.weights, start.groups, sets, {}, (), {}, labels)
+        for site, intro in intros.items():
+            server = self.admit(server, site, intro)
+        return server
 
     def admit(self, server: Server, site: str, intro: Intro) -> Server:
-        """Count a site that joins late, and tell all sites the new class weights."""
+        """Count a site, and tell all that told their counts the new class weights."""
         intros = {**server.intros, site: intro}
-        return replace(server, intros=intros, waiting=counted(intros))
+        waiting = tuple(name for name, told in intros.items() if told.counts is not None)
+        return replace(server, intros=intros, waiting=waiting)
 
     def broadcast(self, server: Server, site: str) -> Begin | Down:
         """Send the weights, with the class weights where they are missing."""
@@ -194,14 +193,15 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         site.load(down.weights)
         site.load(down.weights, "teacher")
         teacher = site.bench.network("teacher")
-        undo = memory.positive_weight if self.unweighted else None
+        weight = told_or_own(site, memory.positive_weight)
+        undo = weight if self.unweighted else None
         sizes = (self.uncertain, self.confident)
         parts = part_by_uncertainty(site, *sizes, undo) if self.uncertainty else everyone(site)
         lesson = Lesson(
             site,
             teacher,
             parts,
-            memory.positive_weight,
+            weight,
             sure=Thresholds(self.tau, self.tau_positive, self.tau_negative),
             looser=Thresholds(self.mix_positive, self.mix_positive, self.mix_negative),
             blend=Blend(self.mixed, self.alpha, self.lam) if self.enhance else None,
@@ -226,7 +226,8 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         total = sum(images.values())
         last = {site: count / total for site, count in images.items()}
         waiting = tuple(site for site in server.waiting if site not in ups)
-        return replace(server, weights=weights, waiting=waiting, last=last)
+        positives = {site: up.positives for site, up in ups.items()}
+        return replace(server, weights=weights, waiting=waiting, last=last, positives=positives)
 
     def model_for(self, down: Begin | Down, memory: Memory | None, site: Site) -> Weights:
         """Use the global weights."""
@@ -236,14 +237,14 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         """Return each site's part in the last average of the features."""
         return server.last
 
+    def counts(self, server: Server) -> Mapping[str, Mapping[str, int]]:
+        """Return q: by site and label, the images taken to show it, by label or pseudo label."""
+        found = server.positives.items()
+        return {site: dict(zip(server.labels, q.tolist(), strict=True)) for site, q in found}
+
     def _rows(self, server: Server, ups: Mapping[str, Up], images: dict[str, float]) -> Shares:
         marks = {s: np.isin(np.arange(len(u.positives)), server.marked[s]) for s, u in ups.items()}
         if not self.adaptive:
             return masked_shares(images, marks)
         counts = {site: up.positives.numpy() for site, up in ups.items()}
         return proxy_shares(counts, images, marks, self.floor)
-
-
-def counted(intros: Mapping[str, Intro]) -> tuple[str, ...]:
-    """Return the sites that told their counts, for which class weights are made."""
-    return tuple(site for site, intro in intros.items() if intro.counts is not None)

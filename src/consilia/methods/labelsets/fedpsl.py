@@ -11,12 +11,21 @@ from torch import Tensor
 
 from consilia.declare import Federation
 from consilia.labels.usable import without_usable_labels
-from consilia.methods.averaging import Down, Intro, Memory, Server, averaged, count_labels
+from consilia.methods.averaging import (
+    Down,
+    Intro,
+    Memory,
+    Server,
+    averaged,
+    count_labels,
+    counted_images,
+)
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.ops.bilevel import Named, inner_step, outer_gradient
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Step, train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.scores import Scores
 from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
 
@@ -42,13 +51,18 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         "task-dependent aggregation: a label's output row by labelled counts, or all rows by images",
         source="Eq. 9; Table II, ablation",
     )
+    counted: Literal["trained", "all"] = hyper(
+        "trained",
+        "which images make up n_k: those a site trains on, or all it has",
+        source="Sec. V-B; `all`: FedLSM's n_k (METHODS 6.3)",
+    )
     decoupled: bool = hyper(
         True, "task-agnostic decoupling learning", source="Algorithm 1; Table II, ablation"
     )
     second_order: bool = hyper(
         True, "whether the features' gradient runs through the virtual step", source="METHODS 5.3"
     )
-    alpha: float = hyper(1e-3, "size α of the virtual step", source="Sec. VII-B")
+    alpha: float = hyper(1e-3, "size α of the virtual step", source="Sec. VII-D")
 
     card: ClassVar = Card(
         title="Federated Partially Supervised Learning with Limited Decentralized Medical Images",
@@ -76,8 +90,9 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         return None
 
     def introduce(self, site: Site) -> Intro:
-        """Count labelled images, in all and per label."""
-        return count_labels(site)
+        """Count the images that count, and labelled ones per label."""
+        told = count_labels(site)
+        return replace(told, images=counted_images(site, told.images, self.counted))
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin from the common weights."""
@@ -100,12 +115,13 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         site.load(down.weights)
         weight = site.class_weights()
         assert weight is not None  # it classifies
-        train_locally(
-            site,
-            site.objective(coupled, held={POSITIVE_WEIGHT: weight}),
-            step=self._decoupled(site, weight) if self.decoupled else None,
-        )
-        return Up(self._trained(down.weights, site)), Memory()
+        with untaught_rows_stay(site, "masked"):
+            train_locally(
+                site,
+                site.objective(coupled, held={POSITIVE_WEIGHT: weight}),
+                step=self._decoupled(site, weight) if self.decoupled else None,
+            )
+        return Up(site.weights()), Memory()
 
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
         """Average features by images and each label's row by its labelled counts (Eq. 9)."""
@@ -154,21 +170,6 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
             return inner.loss
 
         return step
-
-    def _trained(self, received: Weights, site: Site) -> Weights:
-        """Return the trained weights; weight decay must not move a row that no label here teaches.
-
-        Where labels exclude each other, the softmax teaches every row.
-        """
-        weights = site.weights()
-        if site.learner.objective != "bce":
-            return weights
-        taught = count_labels(site).labelled > 0
-        rows = [label is None or bool(taught[label]) for label in site.learner.head_rows()]
-        for name in site.bench.groups["head"]:
-            keep = torch.tensor(rows).reshape(-1, *[1] * (weights[name].dim() - 1))
-            weights[name] = torch.where(keep, weights[name], received[name].cpu())
-        return weights
 
 
 def coupled(bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:

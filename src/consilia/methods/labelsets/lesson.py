@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from consilia.training.site import Site
 from consilia.training.strong import strong_view, weak_view
 
 ENDLESS = 10**9
+LOG = logging.getLogger("consilia")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Said:
 
 def excludes(site: Site) -> bool:
     """Return whether a site's learner lets labels compete (softmax)."""
-    return site.learner.objective == "ce"
+    return site.learner.softmax
 
 
 def unknown_labels(batch: Batch) -> Tensor:
@@ -110,6 +112,18 @@ def part_by_uncertainty(
 def judged(p: Tensor, undo: Tensor | None) -> Tensor:
     """Return probabilities as thresholds and entropies read them."""
     return p if undo is None else unweighted(p, undo.to(p.device))
+
+
+def told_or_own(site: Site, weight: Tensor | None) -> Tensor | None:
+    """Return the positive weights a site was told; its own, with a warning, if it has lost them."""
+    if weight is not None or excludes(site):
+        return weight
+    LOG.warning(
+        "site '%s' has lost the class weights of the federation; it weighs its labels by its own "
+        "counts until it is told again",
+        site.name,
+    )
+    return site.class_weights()
 
 
 class Lesson:

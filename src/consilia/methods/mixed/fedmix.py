@@ -98,7 +98,7 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
     )
     beta: float = hyper(1.5, "power β of the loss", source="Sec. IV-B (breast)")
     networks: Literal[1, 2] = hyper(
-        2, "two networks, or one that labels for itself", source="Sec. III-B"
+        2, "two networks, or one that labels for itself", source="Sec. III-C"
     )
     require_foreground: bool = hyper(
         False,

@@ -18,6 +18,7 @@ from consilia.ops.reduce import reduce
 from consilia.payload import Group, Shape, Weights
 from consilia.training.learner import Learner
 from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.siamese import SiameseLearner, train_without_labels
 from consilia.training.site import Site
 
@@ -96,7 +97,7 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class FedMatch(Terms, Method[Intro, Server, Pretrain | Match, Pretrained | Matched, Memory]):
-    """Labels teach σ, agreement with similar sites' models teaches ψ; a model is σ + ψ (Algorithm 1)."""
+    """Labels teach σ, agreement with similar sites' models teaches ψ; a model is σ + ψ."""
 
     helpers: int = hyper(2, "how many similar sites help", source="code: 2")
     refresh: int = hyper(10, "rounds between new helpers", source="code: 10", low=1)
@@ -178,7 +179,8 @@ class FedMatch(Terms, Method[Intro, Server, Pretrain | Match, Pretrained | Match
             site.load(psi, name)
         matching = Matching(self, site, HELPERS[: len(held)])
         every = torch.arange(len(site.train), device=site.bench.device)
-        trained = train_locally(site, matching.loss, network=("main", "psi"), only=every)
+        with untaught_rows_stay(site, "masked"):  # of σ, which only known labels teach
+            trained = train_locally(site, matching.loss, network=("main", "psi"), only=every)
         up = Matched(
             site.weights(),
             site.weights(network="psi"),

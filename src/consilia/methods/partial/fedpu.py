@@ -47,6 +47,7 @@ class FedPU(Averaging):
   author={Lin, Xinyang and Chen, Hanting and Xu, Yixing and Xu, Chao and Gui, Xiaolin and
           Deng, Yiping and Wang, Yunhe},
   booktitle={International Conference on Machine Learning},
+  pages={13344--13355},
   year={2022}
 }""",
         summary="each site's hidden classes as the difference of all images and labeled ones",

@@ -47,6 +47,7 @@ class FedRS(Averaging):
   title={FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data},
   author={Li, Xin-Chun and Zhan, De-Chuan},
   booktitle={Proceedings of the ACM SIGKDD Conference on Knowledge Discovery and Data Mining},
+  pages={995--1005},
   year={2021}
 }""",
         summary="FedAvg whose sites hold back the scores of labels they never see",

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
 from consilia.declare import Federation
-from consilia.methods.averaging import Averaging, Intro, Server, count_labels
+from consilia.methods.averaging import Averaging, Intro, Server, count_labels, counted_images
 from consilia.methods.averaging import Up as Averaged
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.ops.reduce import reduce
 from consilia.payload import Group, Weights
 from consilia.training.learner import Learner
 from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.siamese import (
     CLASSIFIER,
     WITHOUT_LABELS,
@@ -107,6 +108,11 @@ class FedSSP(Method[SiteIntro, StagedServer, Pretrain | Tune, Pretrained | Tuned
         "which sites teach a label's output row: all, or those that mark it",
         source="METHODS 5.8",
     )
+    counted: Literal["trained", "all"] = hyper(
+        "trained",
+        "which images make up n_k: those a site trains on, or all it has",
+        source="as `fedavg`",
+    )
     pretraining: float = hyper(
         0.5, "share of the rounds that use no labels", source="ours; not given", high=1
     )
@@ -176,8 +182,10 @@ class FedSSP(Method[SiteIntro, StagedServer, Pretrain | Tune, Pretrained | Tuned
             site.optimizers.clear()  # moments of another loss
         only = site.bench.groups["head"] if self.tuned == "head" else None
         loss = self._averaging.loss(down.weights, site)
-        trained = train_locally(site, loss, parameters=only)
-        return Tuned(site.weights(*CLASSIFIER), trained.images, trained.loss), Memory(tuning=True)
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_locally(site, loss, parameters=only)
+        images = counted_images(site, trained.images, self.counted)
+        return Tuned(site.weights(*CLASSIFIER), images, trained.loss), Memory(tuning=True)
 
     def aggregate(
         self, server: StagedServer, ups: Mapping[str, Pretrained | Tuned]
@@ -212,4 +220,4 @@ class FedSSP(Method[SiteIntro, StagedServer, Pretrain | Tune, Pretrained | Tuned
 
     @property
     def _averaging(self) -> Averaging:
-        return Averaging(self.unknown, self.rows)
+        return Averaging(self.unknown, self.rows, self.counted)

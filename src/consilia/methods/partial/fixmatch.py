@@ -40,7 +40,7 @@ CARD = Card(
 
 @dataclass(frozen=True)
 class _Matching(Averaging):
-    """What the network is sure of in a weak view labels the strong view (Eqs. 3-4 of the paper).
+    """What the network is sure of in a weak view labels the strong view.
 
     Known labels are trained on the weak view. Where no threshold can be reached, or with
     `weight = 0`, it is FedAvg on known labels.
@@ -65,7 +65,7 @@ class _Matching(Averaging):
     low: float = hyper(
         0.01, "and largest probability of an absent one", source="METHODS 2.5", low=-1.0
     )
-    weight: float = hyper(1.0, "weight λ_u of the guesses", source="Sec. 4; Table 4 of the paper")
+    weight: float = hyper(1.0, "weight λ_u of the guesses", source="authors' code: wu = 1")
 
     def unmet(self, federation: Federation) -> str | None:
         """Refuse segmentation."""
@@ -90,13 +90,19 @@ class _Matching(Averaging):
 
     def used(self, site: Site) -> Tensor | None:
         """Train on all images, labeled or not."""
-        if not self.guesses(site.train.exclusive):
+        if not self.guesses(site.learner.softmax):
             return None
         return torch.arange(len(site.train), device=site.bench.device)
 
+    def also_taught(self, site: Site) -> Tensor | None:
+        """Return every label, where guesses count: which of them come is seen only step by step."""
+        if not self.guesses(site.learner.softmax):
+            return None
+        return torch.ones(site.train.labels, dtype=torch.bool, device=site.bench.device)
+
     def loss(self, anchor: Weights, site: Site) -> Loss:
         """Return the loss of known labels in the weak view and of sure guesses in the strong one."""
-        if not self.guesses(site.train.exclusive) or site.train.known_labels is None:
+        if not self.guesses(site.learner.softmax) or site.train.known_labels is None:
             return super().loss(anchor, site)
         # Strong views are drawn on the host: a partial is not recorded as a GPU's graph.
         return partial(self.matched, site, site.generator("strong views"))
@@ -110,7 +116,7 @@ class _Matching(Averaging):
         p = learner.probabilities_of(scores.detach())
         strong = strong_view(site.train.cut(batch.index).image, randoms)
         again = learner.logits(network, strong)
-        guessed = self.guessed(again, p, ~batch.known_labels, site.train.exclusive)
+        guessed = self.guessed(again, p, ~batch.known_labels, learner.softmax)
         return known + self.weight * guessed
 
     def guessed(self, scores: Tensor, p: Tensor, unknown: Tensor, exclusive: bool) -> Tensor:

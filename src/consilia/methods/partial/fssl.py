@@ -16,7 +16,8 @@ from consilia.methods.papers import COVID_CT
 from consilia.ops.confident import class_loss, entry_loss, sure_class, sure_entries
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
-from consilia.training.local import Loss, train_locally
+from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
 
 
@@ -52,6 +53,11 @@ class FSSL(Method[Intro, TeachingServer, Down | Teach, Up, Memory]):
         "labelled",
         "which sites teach a label's output row: all, or those that mark it",
         source="METHODS 2.8",
+    )
+    counted: Literal["trained", "all"] = hyper(
+        "trained",
+        "which images make up n_k: those a site trains on, or all it has",
+        source="as `fedavg`",
     )
     warmup: float = hyper(
         0.5, "part of the rounds that only uses known labels", source="as `fedst`", high=1
@@ -117,8 +123,11 @@ class FSSL(Method[Intro, TeachingServer, Down | Teach, Up, Memory]):
             return self._averaging.local_update(down, None, site)
         site.load(down.weights)
         everything = torch.arange(len(site.train), device=site.bench.device)
-        trained = train_locally(site, self.taught(site), only=everything)
-        return Up(site.weights(), trained.images, trained.loss), Memory()
+        guess, sure = self.guesses(site)
+        loss = site.objective(self.known_and_guessed, rows={"guess": guess, "sure": sure})
+        with untaught_rows_stay(site, self.unknown, sure.any(0)):
+            trained = train_locally(site, loss, only=everything)
+        return self._averaging.reply(trained, site), Memory()
 
     def aggregate(self, server: TeachingServer, ups: Mapping[str, Up]) -> TeachingServer:
         """Average as FedAvg with the same switches."""
@@ -133,11 +142,6 @@ class FSSL(Method[Intro, TeachingServer, Down | Teach, Up, Memory]):
         """Return each site's part in the last average."""
         return server.averaging.last
 
-    def taught(self, site: Site) -> Loss:
-        """Return what a site minimises, with guesses made once by the weights just received."""
-        guess, sure = self.guesses(site)
-        return site.objective(self.known_and_guessed, rows={"guess": guess, "sure": sure})
-
     def known_and_guessed(
         self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]
     ) -> Tensor:
@@ -145,7 +149,7 @@ class FSSL(Method[Intro, TeachingServer, Down | Teach, Up, Memory]):
         scores = bench.learner.logits(bench.network(), batch.image)
         seen = self._averaging.seen(batch)
         known = bench.learner.loss_of(scores, seen, held.get(POSITIVE_WEIGHT))
-        if not bench.federation.exclusive:
+        if not bench.learner.softmax:
             return known + self.weight * entry_loss(scores, held["guess"], held["sure"])
         unlabeled = (batch.target.sum(1) == 0).sum().clamp(min=1).float()
         return known + self.weight * class_loss(scores, held["guess"], held["sure"], unlabeled)
@@ -155,10 +159,10 @@ class FSSL(Method[Intro, TeachingServer, Down | Teach, Up, Memory]):
         p = site.probabilities(site.train.image.float() / 255)
         known = site.train.known_labels
         unknown = torch.zeros_like(p, dtype=torch.bool) if known is None else ~known
-        if site.train.exclusive:
+        if site.learner.softmax:
             return sure_class(p, unknown, self.threshold)
         return sure_entries(p, unknown, self.high, self.low)
 
     @property
     def _averaging(self) -> Averaging:
-        return Averaging(self.unknown, self.rows)
+        return Averaging(self.unknown, self.rows, self.counted)

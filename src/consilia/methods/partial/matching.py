@@ -46,7 +46,7 @@ class Matching:
         self.psi = dict(site.bench.network("psi").named_parameters())
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the sum of both losses: known labels reach only σ, all else only ψ (Eqs. 3-4)."""
+        """Return the sum of both losses: known labels reach only σ, all else only ψ."""
         terms, learner = self.terms, self.site.learner
         fixed_psi = {name: value.detach() for name, value in self.psi.items()}
         fixed_sigma = {name: value.detach() for name, value in self.sigma.items()}
@@ -61,7 +61,7 @@ class Matching:
 
     def agreement(self, sigma: Weights, batch: Batch, unknown: Tensor) -> Tensor:
         """Return how far ψ is from its helpers, and from what all agree on in a strong view."""
-        terms, learner, exclusive = self.terms, self.site.learner, self.site.train.exclusive
+        terms, learner, exclusive = self.terms, self.site.learner, self.site.learner.softmax
         p = learner.probabilities_of(self.scores(sigma, self.psi, batch.image, aside=True))
         with torch.no_grad():
             others = [

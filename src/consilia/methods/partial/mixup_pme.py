@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, final
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from consilia.declare import Federation
 from consilia.methods.averaging import Averaging
 from consilia.methods.contract import Card, hyper
+from consilia.ops.losses import masked_mass_bce
 from consilia.ops.mixup import mixed
 from consilia.payload import Weights
 from consilia.training.batch import Batch
@@ -84,20 +85,27 @@ class MixUpPME(Averaging):
         """Return the loss of a batch whose images are blended with each other."""
         other = torch.randperm(len(batch), generator=randoms).to(batch.image.device)
         share = self.least + (1 - self.least) * float(torch.rand((), generator=randoms))
-        return site.task_loss(self.blend(self.seen(batch), other, share, site))
-
-    def blend(self, batch: Batch, other: Tensor, share: float, site: Site) -> Batch:
-        """Return each image blended with its partner, and their labels with what was missing filled in."""
-        known = batch.known_labels
-        target = batch.target
-        if known is not None:
-            target = torch.where(known, target, self.filling(batch, site))
-        return replace(
-            batch,
-            image=mixed(batch.image, batch.image[other], share),
-            target=mixed(target, target[other], share),
-            known_labels=known | known[other] if self.merged and known is not None else known,
+        seen = self.seen(batch)
+        known = seen.known_labels
+        known = torch.ones_like(seen.target, dtype=torch.bool) if known is None else known
+        present, absent = self.masses(seen, known, site)
+        image = mixed(batch.image, batch.image[other], share)
+        return masked_mass_bce(
+            site.learner.logits(site.network, image),
+            mixed(present, present[other], share),
+            mixed(absent, absent[other], share),
+            known | known[other] if self.merged else known,
         )
+
+    def masses(self, batch: Batch, known: Tensor, site: Site) -> tuple[Tensor, Tensor]:
+        """Return how much says that each label is there, and that it is not.
+
+        An annotator's label has the weight of positives where the run asks for one; what stands for a
+        missing label has none: one half then says nothing in favor of either side.
+        """
+        target = torch.where(known, batch.target, self.filling(batch, site))
+        weight = site.positive_weight
+        return target if weight is None else torch.where(known, weight * target, target), 1 - target
 
     def filling(self, batch: Batch, site: Site) -> Tensor:
         """Return what stands for each label, should it be missing."""

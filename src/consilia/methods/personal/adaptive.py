@@ -16,6 +16,7 @@ from consilia.payload import Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Trained
 from consilia.training.personal import learn_shares
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site, Workbench
 
 
@@ -61,7 +62,7 @@ class Adaptive(AveragingBase[Memory]):
         site.load(down.weights)
         upper = site.learner.upper(site.network)
         if memory is None:
-            follow = {
+            follow: Weights = {
                 name: torch.ones(value.shape)
                 for name, value in site.network.named_parameters()
                 if name in upper
@@ -81,11 +82,12 @@ class Adaptive(AveragingBase[Memory]):
             )
         else:
             follow = dict(memory.follow)
-        trained = self.train(site)
-        weights = site.weights()
-        own = {name: weights[name] for name in upper}
+        with untaught_rows_stay(site, self.unknown):
+            trained = self.train(site)
+        up = self.reply(trained, site)
+        own = {name: up.weights[name] for name in upper}
         rounds = 1 if memory is None else memory.rounds + 1
-        return Up(weights, trained.images, trained.loss), Memory(own, follow, rounds)
+        return up, Memory(own, follow, rounds)
 
     def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Use the average, its upper layers mixed with the site's own as it last learned to."""

@@ -14,7 +14,7 @@ from consilia.training.site import Site
 @final
 @dataclass(frozen=True)
 class FedALA(Adaptive):
-    """Each site learns how far every number of its decoder and head follows the average (Algorithm 1).
+    """Each site learns how far every number of its decoder and head follows the average.
 
     With W fixed at 1 (`eta = 0`) it is FedAvg.
     """

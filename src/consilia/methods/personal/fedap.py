@@ -15,6 +15,7 @@ from consilia.ops.batchnorm import affinity_shares
 from consilia.ops.reduce import mixtures, reduce
 from consilia.payload import Group, Weights
 from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site
 from consilia.training.taps import norm_statistics
 
@@ -95,7 +96,7 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class FedAP(Personal[Server, Welcome | Down, Up | Measured, Memory]):
-    """Mix for each site the models of those whose features are distributed as its own (Algorithm 1).
+    """Mix for each site the models of those whose features are distributed as its own.
 
     The warm-up is FedBN. With `momentum = 1` and no warm-up it is local training.
     """
@@ -149,7 +150,8 @@ class FedAP(Personal[Server, Welcome | Down, Up | Measured, Memory]):
     ) -> tuple[Up | Measured, Memory]:
         """Train the mixture together with the site's own layers; measure features where asked."""
         site.load(_joined(down, memory))
-        trained = train_locally(site, site.objective(self.task))
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_locally(site, site.objective(self.task))
         told = (site.weights("body", "head"), trained.images, trained.loss)
         kept = Memory(site.weights("norm"))
         return (Measured(*told, *norm_statistics(site)) if down.measure else Up(*told)), kept

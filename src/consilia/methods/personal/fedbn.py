@@ -9,6 +9,7 @@ from consilia.methods.contract import Card
 from consilia.methods.personal.keeping import Keeping, Server, Welcome, joined
 from consilia.payload import Group, Weights
 from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site
 
 Shared = Annotated[Weights, Group(("body", "head"))]
@@ -40,7 +41,7 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class FedBN(Keeping):
-    """Average all layers but the normalisation layers, which each site keeps (Algorithm 1).
+    """Average all layers but the normalisation layers, which each site keeps.
 
     With one site it is local training; with a network without such layers it is FedAvg.
     """
@@ -69,6 +70,7 @@ class FedBN(Keeping):
     ) -> tuple[Up, Memory]:
         """Train the averaged part together with the site's own layers."""
         site.load(joined(down, memory))
-        trained = train_locally(site, site.objective(self.task))
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_locally(site, site.objective(self.task))
         up = Up(site.weights("body", "head"), trained.images, trained.loss)
         return up, Memory(site.weights(*self.keeps))

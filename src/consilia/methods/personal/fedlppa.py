@@ -194,7 +194,6 @@ class FedLPPA(Method[Intro, Server, Down, Up, Memory]):
             if DDP in update
         }
         if self.row_owner and prompts:
-            weights[DDP] = weights[DDP].clone()
             for site, row in prompts.items():
                 weights[DDP][server.sites.index(site)] = row
         total = sum(counts.values())

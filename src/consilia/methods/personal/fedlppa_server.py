@@ -62,7 +62,7 @@ def findings_of(server: Server) -> Findings:
     return Findings(matrix, maps)
 
 
-def auxiliary_decoder(server: Server, site: str, strategy: Strategy) -> dict[str, Tensor]:
+def auxiliary_decoder(server: Server, site: str, strategy: Strategy) -> Weights:
     """Return a site's auxiliary decoder, from the main decoders that all sites sent last (Eq. 9).
 
     Where no other site is alike, it is the site's own main decoder; a newcomer's is the global one.

@@ -8,6 +8,7 @@ from typing import ClassVar, final
 from consilia.methods.contract import Card, hyper
 from consilia.methods.personal.keeping import Keeping, Server, Welcome, joined
 from consilia.methods.personal.own_head import Down, Memory, Up
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.settings import Training
 from consilia.training.site import Site
 from consilia.training.turns import train_in_turns
@@ -16,7 +17,7 @@ from consilia.training.turns import train_in_turns
 @final
 @dataclass(frozen=True)
 class FedRep(Keeping):
-    """Each site has its own head; it trains the head first, then the common body under it (Algorithm 1)."""
+    """Each site has its own head; it trains the head first, then the common body under it."""
 
     head_part: float = hyper(
         0.4,
@@ -56,7 +57,9 @@ class FedRep(Keeping):
         """Train the head on the received body, then the body."""
         site.load(joined(down, memory))
         objective = site.objective(self.task)
-        trained = train_in_turns(site, objective, self.head_part, self._settings(site.training))
+        settings = self._settings(site.training)
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_in_turns(site, objective, self.head_part, settings)
         up = Up(site.weights("body", "norm"), trained.images, trained.loss)
         return up, Memory(site.weights(*self.keeps))
 

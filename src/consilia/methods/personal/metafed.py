@@ -18,6 +18,7 @@ from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.held import hold_out, score
 from consilia.training.local import train_locally
+from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site, Workbench
 from consilia.training.taps import settle, tapped
 
@@ -182,7 +183,8 @@ class MetaFed(Personal[Server, Accumulate | Personalise, Up | Kept, Memory]):
             lam = self._strength(down, site, self.seen(site.train.cut(held)))
             if lam:
                 loss = site.objective(self.distilled, {"lam": torch.tensor(lam)})
-        trained = train_locally(site, loss, only=used)
+        with untaught_rows_stay(site, self.unknown):
+            trained = train_locally(site, loss, only=used)
         able = able or score(site, self.seen(site.train.cut(held))) > self.threshold
         kept = Memory(site.weights(), able)
         if isinstance(down, Personalise):
