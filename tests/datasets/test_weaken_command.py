@@ -168,7 +168,7 @@ def test_a_folder_study_can_be_weakened_again(call, tmp_path):
         (("dataset:phantom-disc", "--completeness", "1.5"), r"not in \(0, 1\]"),
         (("nowhere.toml",), "does not exist"),
         (("--replay", "nothing.json"), "is no record"),
-        (("dataset:phantom-disc", "--replay", "nothing.json"), "leave out 'source'"),
+        (("dataset:phantom-disc", "--replay", "nothing.json"), "leave out SOURCE"),
         (("dataset:breast/udiat",), "dataset 'breast' has no 'breast/UDIAT'"),
     ],
 )

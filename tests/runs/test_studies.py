@@ -6,6 +6,7 @@ import tomllib
 import numpy as np
 import pytest
 
+from consilia.datasets.phantoms import load_phantom
 from consilia.datasets.registry import DATASETS, parse_reference
 from consilia.engines.inprocess import load_sites
 from consilia.errors import DataError, UsageError
@@ -108,7 +109,8 @@ def test_presets_are_settings_of_their_methods(study):
 
 @pytest.mark.parametrize("study", WORDS)
 def test_letters_stand_for_forms(study):
-    settings = [name for name in run_file(study)["settings"] if not name.startswith("fold")]
+    names = run_file(study)["settings"]
+    settings = [name for name in names if name != "long" and not name.startswith("fold")]
     assert settings == WORDS[study].split()
     for word in settings:
         federation = read_spec(f"{study}@{word}").federation
@@ -127,13 +129,39 @@ def test_letters_stand_for_forms(study):
     ],
 )
 def test_completeness_is_the_papers_grid(study, grid, count):
-    assert list(run_file(study)["settings"]) == [f"m{m}" for m in range(count)]
+    grades = [name for name in run_file(study)["settings"] if name != "long"]
+    assert grades == [f"m{m}" for m in range(count)]
     for m in range(count):
         spec = read_spec(f"{study}@m{m}")
         assert [spec.simulate.completeness[site] for site in spec.federation.sites] == [
             pytest.approx(share) for share in grid(m)
         ]
         assert not any(site.complete for site in spec.federation.site)
+
+
+@pytest.mark.parametrize(
+    ("study", "paper"), [("phantom-mixed@uul", "breast@uul"), ("phantom-fluids@uul", "retouch@uul")]
+)
+def test_long_is_the_schedule_of_fedmix(study, paper):
+    long, theirs = read_spec(f"{study}+long"), read_spec(paper)
+    assert long.rounds == theirs.rounds
+    assert long.training.schedule == theirs.training.schedule == "constant"
+    assert long.training.epochs == theirs.training.epochs
+    assert long.federation == read_spec(study).federation
+
+
+def test_long_is_the_schedule_of_fedia():
+    paper, short, long = (
+        read_spec(s) for s in ("ms", "phantom-lesions@m2", "phantom-lesions@m2+long")
+    )
+    assert (long.rounds, long.training.batch) == (paper.rounds, paper.training.batch)
+    assert long.training == short.training.model_copy(update={"batch": 4})
+    assert long.simulate == short.simulate
+    assert long.training.epochs == paper.training.epochs
+    slices = [len(load_phantom("phantom-lesions", site)[0].image) for site in long.federation.sites]
+    theirs = sum([626, 591, 570, 646]) / 4  # METHODS 4.5
+    far = long.training.learning_rate * sum(slices) / 4 / (paper.training.learning_rate * theirs)
+    assert 0.9 < far < 1.1  # rate times steps
 
 
 @pytest.mark.parametrize(

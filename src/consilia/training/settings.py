@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from consilia.declare.federation import Declared
-from consilia.errors import UsageError
 
 Positive = Annotated[int, Field(ge=1)]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -40,10 +39,3 @@ class Training(Declared):
     schedule: Literal["constant", "poly"] = "constant"
     power: Rate = 0.9
     augment: Literal["none", "hflip", "flips", "rotate", "mild"] = "flips"
-
-    @model_validator(mode="after")
-    def _poly_needs_steps(self) -> Training:
-        if self.schedule == "poly" and self.steps is None:
-            msg = "training.schedule 'poly' needs `training.steps`, so that its end is known"
-            raise UsageError(msg)
-        return self

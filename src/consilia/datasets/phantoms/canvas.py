@@ -94,22 +94,36 @@ class Blob:
 
     def depth(self, size: int) -> Plane:
         """Return 1 at the center, 0 on the contour and less outside."""
-        down, across = axes(size)
-        dy, dx = down - self.y, across - self.x
-        cos, sin = np.cos(self.angle), np.sin(self.angle)
-        along, aside = dx * cos + dy * sin, dy * cos - dx * sin
-        stretch = np.sqrt(self.aspect)
-        along, aside = along / stretch, aside * stretch
-        away = np.hypot(along, aside)
-        direction = (along + 1j * aside) / np.maximum(away, 1e-9)
-        turns = direction ** LOBES[0]
-        reach = np.ones_like(away)
-        for strength, phase in self.wobble:
-            reach += (
-                strength * (turns * np.exp(1j * phase)).real
-            )  # strength · cos(lobe · θ + phase)
-            turns *= direction
-        return np.asarray(1 - away / (self.radius * np.maximum(reach, 0.1)))
+        away, reach = _contour(self.y, self.x, self.aspect, self.angle, self.wobble, size)
+        return np.asarray(1 - away / (self.radius * reach))
+
+
+@lru_cache(maxsize=24)  # slices of a volume draw the same few blobs, each with a radius of its own
+def _contour(
+    y: float,
+    x: float,
+    aspect: float,
+    angle: float,
+    wobble: tuple[tuple[float, float], ...],
+    size: int,
+) -> tuple[Plane, Plane]:
+    """Return each pixel's distance from a blob's center, and how far its contour reaches there."""
+    down, across = axes(size)
+    dy, dx = down - y, across - x
+    cos, sin = np.cos(angle), np.sin(angle)
+    along, aside = dx * cos + dy * sin, dy * cos - dx * sin
+    stretch = np.sqrt(aspect)
+    along, aside = along / stretch, aside * stretch
+    away = np.hypot(along, aside)
+    direction = (along + 1j * aside) / np.maximum(away, 1e-9)
+    turns = direction ** LOBES[0]
+    reach = np.ones_like(away)
+    for strength, phase in wobble:
+        reach += strength * (turns * np.exp(1j * phase)).real  # strength · cos(lobe · θ + phase)
+        turns *= direction
+    reach = np.maximum(reach, 0.1)
+    away.flags.writeable = reach.flags.writeable = False
+    return away, reach
 
 
 def draw_blob(

@@ -33,14 +33,14 @@ from consilia.datasets.phantoms.study import (
 SITES = {
     "ashford": Site(
         48,
-        24,
+        48,
         Scanner(speckle=0.3, blur=(0.014, 0.022), noise=0.02, drift=0.18),
         habit=0.2,
         healthy=0.15,
     ),
     "bergen": Site(
         48,
-        24,
+        48,
         Scanner(speckle=0.65, blur=(0.022, 0.04), gamma=0.85, bias=0.1, noise=0.02, drift=0.18),
         zoom=1.1,
         habit=0.6,
@@ -48,7 +48,7 @@ SITES = {
     ),
     "cusco": Site(
         24,
-        24,
+        48,
         Scanner(
             speckle=0.4,
             blur=(0.02, 0.03),
