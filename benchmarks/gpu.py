@@ -1,6 +1,6 @@
 """On a GPU: does the captured step compute what the eager loop computes, and how much faster is it?
 
-Run on a machine with a GPU: `PYTHONPATH=src python -m benchmarks.gpu` (about four minutes; `--quick` one).
+Run on a machine with a GPU: `PYTHONPATH=src python -m benchmarks.gpu` (about ten minutes; `--quick` two).
 Every figure is from one process: a bare PyTorch loop of the same arithmetic, Consilia's eager path and
 its captured path, on the same images that already lie on the card.
 """
@@ -87,9 +87,11 @@ def agreement(study: str, method: str) -> dict[str, object]:
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         sites = load_sites(spec, federation, Path(folder))
-        for name, capture in (("eager", "off"), ("again", "off"), ("captured", "auto")):
+        ways = {"eager": ("off", 1), "again": ("off", 1), "captured": ("auto", 4)}
+        for name, (capture, lanes) in ways.items():
             table = spec.model_dump()
-            table["engine"] |= {"capture": capture, "device": DEVICE, "checkpoint_every": 1}
+            table["engine"] |= {"capture": capture, "lanes": lanes, "device": DEVICE}
+            table["engine"]["checkpoint_every"] = 1
             told[name] = finished(RunSpec.model_validate(table), sites, Path(folder) / name)
     own = far(told["eager"][0], told["again"][0])
     apart = far(told["eager"][0], told["captured"][0])
@@ -121,7 +123,7 @@ def made(spec: RunSpec, images: int, classes: bool) -> Sites:
     return sites
 
 
-def spec_of(network: str, size: int, method: str, images: int, **engine: str) -> RunSpec:
+def spec_of(network: str, size: int, method: str, images: int, **engine: str | int) -> RunSpec:
     """Return a run of one method with nothing but training."""
     classes = network == "densenet121"
     form = "image" if classes else "mask"
@@ -243,9 +245,10 @@ def trained_images(method: str, images: int) -> int:
     return len(SITES) * images * (2 if method == "fedmix" else 1)
 
 
-ENGINES = {
-    "eager": {"capture": "off"},
-    "captured": {"capture": "auto"},
+ENGINES: dict[str, dict[str, Any]] = {
+    "eager": {"capture": "off", "lanes": 1},
+    "captured": {"capture": "auto", "lanes": 1},
+    "lanes": {"capture": "auto"},
     "compiled": {"capture": "auto", "compile": "on"},
     "bf16": {"capture": "auto", "precision": "bf16"},
 }
@@ -288,14 +291,15 @@ def speed(
 
 def profile(images: int) -> str:
     """Return where the host spends its time in captured FedAvg rounds."""
-    spec = spec_of("unet-fedlppa", 128, "fedavg", images)
+    spec = spec_of("unet-fedlppa", 128, "fedavg", images, lanes=1)
     sites = made(spec, images, classes=False)
     profiler = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder:
 
-        def listen(line: object) -> None:
+        def listen(line: dict[str, Any]) -> None:
             clock()
-            profiler.enable()  # from the end of the first round on
+            if line["round"] == 1:
+                profiler.enable()  # from the end of the first round on
 
         path = Path(folder)
         run_in_process(spec, path / "run", data=path, sites=sites, listeners=(listen,))
@@ -312,9 +316,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer images and networks")
     parser.add_argument("--compile", action="store_true", help="also with compiled networks")
     parser.add_argument("--only", choices=("agreement", "speed"))
+    parser.add_argument("--methods", default="", help="such as fedavg,fedmix; default: all")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     started = time.perf_counter()
+    chosen = set(filter(None, given.methods.split(",")))
     result: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else "none",
         "agreement": [],
@@ -323,7 +329,7 @@ def main() -> None:
     if given.only != "speed":
         print("study              method     eager to itself  captured to eager")
         for study, method in AGREE:
-            if method in METHODS:
+            if method in METHODS and method in (chosen or METHODS):
                 try:
                     row = agreement(study, method)
                 except Exception as error:  # the other rows are still worth having
@@ -341,20 +347,21 @@ def main() -> None:
                     )
                 result["agreement"].append(row)
     if given.only != "agreement":
-        many = 120 if given.quick else 240
-        every = ("fedavg", "fedmix", "fedia", "fedlppa")
-        paths = ("eager", "captured") if given.quick else ("eager", "captured", "bf16")
+        # Enough images that every lane has recorded its steps in the first round.
+        many, every = 240, ("fedavg", "fedmix", "fedia", "fedlppa")
+        rivals = tuple(method for method in every[1:] if method in (chosen or every))
+        paths = ("captured", "lanes") if given.quick else ("eager", "captured", "lanes", "bf16")
         with_compiler = (*paths, "compiled") if given.compile else paths
         print("images/s, and how many times the bare loop's")
         result["speed"] += speed("unet-fedlppa", 128, every[:1], many, with_compiler)
-        result["speed"] += speed("unet-fedlppa", 128, every[1:], many, paths)
+        result["speed"] += speed("unet-fedlppa", 128, rivals, many, paths)
         result["speed"] += speed("unet-fedlppa", 256, every[:1], many // 2, with_compiler)
         result["speed"] += speed("unet-fedia", 128, every[:1], many // 2, paths)
         result["speed"] += speed("densenet121", 64, every[:1], many // 2, paths)
         if not given.quick:
-            result["speed"] += speed("unet-fedlppa", 256, every[1:], many // 2, paths)
+            result["speed"] += speed("unet-fedlppa", 256, rivals, many // 2, paths)
             result["speed"] += speed("unet-small", 128, every[:1], many, paths)
-            result["speed"] += speed("unet-fedia", 256, every[:1], many // 4, paths)
+            result["speed"] += speed("unet-fedia", 256, every[:1], many // 2, paths)
         result["profile"] = profile(many)
         print(result["profile"])
     result["seconds"] = time.perf_counter() - started

@@ -257,7 +257,7 @@ def test_an_unknown_verb_is_a_failed_reply(tmp_path):
         (method := inprocess.make_method("fedavg")),
         spec.federation,
         toy_sites(spec),
-        inprocess.make_bench(spec, method, spec.federation),
+        [inprocess.make_bench(spec, method, spec.federation)],
         inprocess.MemoryStore(tmp_path / "memories", 1 << 20),
         tmp_path,
         None,

@@ -16,7 +16,8 @@ from consilia.methods import make_method
 from consilia.testing import toy_sites, toy_spec
 from consilia.training.augment import POLICIES, Move, draw
 from consilia.training.batch import ResidentCases, orders
-from consilia.training.capture import Captures, identity, needs_host
+from consilia.training.capture import Captures
+from consilia.training.identity import identity, needs_host
 from consilia.training.local import draw_plan, train_locally
 from consilia.training.personal import learn_shares
 from consilia.training.settings import Training

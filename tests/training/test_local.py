@@ -61,7 +61,28 @@ def test_kept_moments_go_on_and_reset_ones_do_not():
 )
 def test_poly_schedule(done, rate):  # METHODS 3.9 fact 6
     site = site_of(done // 10 + 1, 500, schedule="poly", steps=10, learning_rate=0.01)
-    assert rate_at(site.training, site, done % 10) == pytest.approx(rate, rel=1e-4)
+    assert rate_at(site.training, site, done % 10, 10) == pytest.approx(rate, rel=1e-4)
+
+
+def test_poly_goes_by_rounds_where_sites_make_different_numbers_of_steps():
+    site = site_of(2, 4, schedule="poly", power=1.0, learning_rate=0.01)
+    few, many = ([rate_at(site.training, site, s, n) for s in range(n)] for n in (3, 6))
+    assert few == pytest.approx([0.01 * (1 - (1 + s / 3) / 4) for s in range(3)])
+    assert many[::2] == pytest.approx(few)  # equally far in the run, equal rates
+    last = site_of(4, 4, schedule="poly", power=1.0, learning_rate=0.01)
+    assert 0 < rate_at(last.training, last, 2, 3) < few[-1]
+
+
+def test_poly_trains_by_epochs_at_the_falling_rate():
+    late, constant = site_of(3, 3, schedule="poly"), site_of(3, 3)
+    start = late.weights()
+    moved = []
+    for site in (late, constant):
+        train_locally(site)
+        moved.append(
+            sum(float((w - start[name]).abs().sum()) for name, w in site.weights().items())
+        )
+    assert 0 < moved[0] < 0.5 * moved[1]
 
 
 def test_only_some_parameters_can_be_trained():

@@ -1,9 +1,9 @@
-"""The in-process engine: sites run one after another in one process and share one network."""
+"""The in-process engine: sites run in one process, one after another or, on a GPU, in a few lanes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import torch
 
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import COMMON, POOLED, Federation
+from consilia.engines.lanes import Lane, Lanes
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
+from consilia.engines.transport import Transport
 from consilia.errors import RunError, UsageError, listing
 from consilia.labels import LabelView
 from consilia.methods import labels_seen, make_method, refuse_unfit
@@ -26,6 +28,9 @@ from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
 from consilia.training.learners import make_learner
 from consilia.training.site import Workbench
+
+#: So many sites at a time fill a GPU with small networks.
+LANES = 4
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,8 @@ def run_in_process(
             "no site has test images, so nothing could be judged; mark some as 'test' in cases.csv"
         )
         raise UsageError(msg)
-    bench = make_bench(spec, method, federation)
-    start = make_start(spec, federation, bench)
+    benches = make_benches(spec, method, federation)
+    start = make_start(spec, federation, benches[0])
     folder = RunFolder.create(path, spec, data)
     with folder.locked():
         if folder.finished:
@@ -80,14 +85,15 @@ def run_in_process(
         know_again(folder, sites)
         cap = spec.engine.memory_mib * MEBIBYTE // 2
         memories = MemoryStore(path / ".memories", cap)
-        workers = make_workers(spec, method, federation, sites, bench, memories, path, common)
+        workers = make_workers(spec, method, federation, sites, benches, memories, path, common)
+        transport, lanes = make_transport(workers, benches)
         rounds = Rounds(
             method=method,
             spec=spec,
             federation=federation,
             start=start,
-            layout=bench.layout,
-            transport=InProcess(workers),
+            layout=benches[0].layout,
+            transport=transport,
             memories=memories,
             folder=folder,
             listeners=listeners,
@@ -98,6 +104,8 @@ def run_in_process(
             msg = f"run folder '{path}' cannot be written: {error.strerror or error}"
             raise RunError(msg) from error
         finally:
+            for lane in lanes:
+                lane.close()
             rounds.spool.remove()
             memories.remove()
 
@@ -150,6 +158,32 @@ def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Work
     )
 
 
+def make_benches(spec: RunSpec, method: AnyMethod, federation: Federation) -> tuple[Workbench, ...]:
+    """Return one workbench for each lane: as many as the run file says, at most one a site."""
+    wanted = spec.engine.lanes
+    if wanted == "auto":
+        wanted = LANES if choose_device(spec).type == "cuda" else 1
+    if method.data == "pooled":
+        wanted = 1
+    many = min(wanted, len(federation.site))
+    return tuple(make_bench(spec, method, federation) for _ in range(many))
+
+
+def make_transport(
+    workers: Mapping[str, SiteWorker], benches: Sequence[Workbench]
+) -> tuple[Transport, tuple[Lane, ...]]:
+    """Return what carries records to the workers, and the lanes it uses."""
+    if len(benches) == 1:
+        return InProcess(workers), ()
+    lanes = tuple(Lane(bench.device) for bench in benches)
+    for bench, lane in zip(benches, lanes, strict=True):
+        bench.pause = lane.pause
+    if benches[0].device.type == "cuda":
+        torch.cuda.synchronize()  # images and networks were put there on another stream
+    of = {id(bench): lane for bench, lane in zip(benches, lanes, strict=True)}
+    return Lanes(workers, {name: of[id(worker.bench)] for name, worker in workers.items()}), lanes
+
+
 def make_start(spec: RunSpec, federation: Federation, bench: Workbench) -> Start:
     """Return what the method starts from."""
     init = None if spec.learner.init is None else Path(spec.learner.init)
@@ -169,7 +203,7 @@ def make_workers(
     method: AnyMethod,
     federation: Federation,
     sites: Mapping[str, SiteData],
-    bench: Workbench,
+    benches: Sequence[Workbench],
     memories: MemoryStore,
     path: Path,
     common: Cases | None,
@@ -187,11 +221,11 @@ def make_workers(
             federation=federation,
             spec=spec,
             data=held[name],
-            bench=bench,
+            bench=benches[place % len(benches)],
             memories=memories,
             folder=path / "predictions",
         )
-        for name in held
+        for place, name in enumerate(held)
     }
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from consilia.datasets.contract import Cases
 from consilia.declare import Federation
-from consilia.evaluate.metrics import classification_scores, segmentation_scores
+from consilia.evaluate.classification import classification_scores
+from consilia.evaluate.segmentation import segmentation_scores
 from consilia.payload import Weights
 from consilia.runs.cases import MEMBER, PROBABILITY, TRUTH
 from consilia.training.site import Workbench, images_at_once

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from consilia.declare import Federation
 from consilia.engines.portrait import BINS, DIRECTIONS
-from consilia.evaluate.metrics import METRICS, SEGMENTATION
+from consilia.evaluate.metrics import METRICS
+from consilia.evaluate.segmentation import SEGMENTATION
 from consilia.methods import METHODS, labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Wire, wire_of
 from consilia.payload import Group, Layout, Shape

@@ -125,6 +125,8 @@ class Rounds:
             "shares": shares,
             "events": self.events,
         }
+        if counts := self.method.counts(self.server):
+            line["counts"] = {site: dict(counts[site]) for site in sorted(counts)}
         if self._evaluates(number):
             line |= self._evaluate(number)
         return line

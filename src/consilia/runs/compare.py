@@ -16,18 +16,15 @@ import numpy as np
 
 from consilia.declare import COMMON
 from consilia.errors import UsageError, listing, suggestion
-from consilia.evaluate.metrics import MAIN, METRICS, metric_of
-from consilia.evaluate.selection import Evaluation, Scores, select
-from consilia.evaluate.statistics import (
+from consilia.evaluate.intervals import (
     Interval,
-    PairedTest,
     bootstrap_auroc_interval,
     bootstrap_interval,
-    holm,
     mean_std,
-    paired_auroc_test,
-    paired_test,
 )
+from consilia.evaluate.metrics import MAIN, METRICS, metric_of
+from consilia.evaluate.paired import PairedTest, holm, paired_auroc_test, paired_test
+from consilia.evaluate.selection import Evaluation, Scores, select
 from consilia.runs.cases import MEMBER, PROBABILITY, TRUTH, cases_of
 from consilia.runs.published import PublishedTable
 from consilia.runs.spec import RunSpec

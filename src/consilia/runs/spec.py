@@ -56,6 +56,7 @@ class EngineSettings(Declared):
     capture: Literal["auto", "off"] = "auto"
     compile: Literal["on", "off"] = "off"
     precision: Literal["tf32", "float32", "bf16"] = "tf32"
+    lanes: Count | Literal["auto"] = "auto"
     threads: Count | None = None
     memory_mib: Count = 256
     checkpoint_every: Count = 5

@@ -19,7 +19,7 @@ import tomli_w
 
 import consilia
 from consilia.declare.read import read_toml, validate
-from consilia.errors import RunError, UsageError
+from consilia.errors import RunError, UsageError, reason
 from consilia.runs.spec import RunSpec
 
 _PACKAGES = (
@@ -205,11 +205,6 @@ def refuse_full(path: Path, why: str = ", and nothing is written over") -> None:
     if path.is_dir() and any(path.iterdir()):
         msg = f"folder '{path}' is not empty{why}; choose another --out"
         raise UsageError(msg)
-
-
-def reason(error: OSError) -> str:
-    """Return what the operating system said, for use in a sentence."""
-    return (error.strerror or str(error)).lower()
 
 
 def plain_json(value: Any) -> Any:

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from consilia.training.augment import POLICIES, Move, draw
 from consilia.training.batch import Batch, orders
-from consilia.training.capture import Captures, Job, Planned, backward, identity, needs_host
+from consilia.training.capture import Captures
+from consilia.training.identity import identity, needs_host
+from consilia.training.job import Job, Planned, backward
 from consilia.training.optimizers import Chosen, OptimizerState, Rule, optimizer_state
 from consilia.training.seeds import seeded
 from consilia.training.settings import Training
@@ -74,7 +76,7 @@ def train_locally(
     chosen = {name: _chosen(module, parameters) for name, module in modules.items()}
     randoms = site.generator(f"{purpose} {' '.join(names)}")
     plan = draw_plan(used, settings, randoms, moving=views is None)
-    rates = [rate_at(settings, site, step) for step in range(len(plan))]
+    rates = [rate_at(settings, site, step, len(plan)) for step in range(len(plan))]
     state = _flat(site.optimizers)
     job = job_of(site, loss, plan, rates, _flat(chosen), Chosen(settings), state, views)
     for module in modules.values():
@@ -88,6 +90,7 @@ def train_locally(
             kept = site.optimizers.get(name, {})
             new = optimizer_state(module_parameters, optimizer, copy=captures is not None)
             site.optimizers[name] = {**kept, **new}
+    site.bench.pause()
     return Trained(float(total) / len(plan), len(plan), len(used))
 
 
@@ -185,6 +188,7 @@ def job_of(
         state=state,
         networks=site.bench.networks,
         arithmetic=site.bench.arithmetic,
+        pause=site.bench.pause,
     )
 
 
@@ -236,9 +240,9 @@ def _correct(parameters: dict[str, nn.Parameter], correct: Correction) -> None:
             parameter.grad = correct(name.partition("/")[2], parameter.grad)
 
 
-def rate_at(settings: Training, site: Site, step: int) -> float:
-    """Return the learning rate of a step of this round."""
-    if settings.schedule == "constant" or settings.steps is None:
+def rate_at(settings: Training, site: Site, step: int, steps: int) -> float:
+    """Return the learning rate of one of the steps of this round; rounds are equal parts of a run."""
+    if settings.schedule == "constant":
         return settings.learning_rate
-    done = ((site.round - 1) * settings.steps + step) / (site.rounds * settings.steps)
+    done = ((site.round - 1) * steps + step) / (site.rounds * steps)
     return float(settings.learning_rate * (1 - done) ** settings.power)

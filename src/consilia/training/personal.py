@@ -29,7 +29,7 @@ def learn_shares(
     passes: int = 1,
     threshold: float | None = None,
     portion: float = 1.0,
-) -> dict[str, Tensor]:
+) -> Weights:
     """Return new shares W after some local batches, and leave the mixture in the main network.
 
     The network must hold the rest of the weights, which stay as they are; so do its buffers.

@@ -37,9 +37,9 @@ POSITIVE_WEIGHT = "positive_weight"
 
 
 class Workbench:
-    """The network and the device that all sites of one process share.
+    """The network and the device that sites of one process share.
 
-    Sites run one after another, so one module is enough: weights are copied in place, and no module
+    Its sites run one after another, so one module is enough: weights are copied in place, and no module
     is built twice. Further networks (FedMix trains two) are built when a method first asks.
     """
 
@@ -64,6 +64,8 @@ class Workbench:
         if device.type == "cuda":
             round_factors(precision)
             self.captures = Captures(compile_=compile_) if capture else None
+        #: Called where the host would wait for the device, so that others may have it meanwhile.
+        self.pause: Callable[[], None] = lambda: None
         self._networks: dict[str, nn.Module] = {}
         self._tensors: dict[str, dict[str, Tensor]] = {}
         self._site: str | None = None
@@ -264,7 +266,7 @@ class Site:
         """Copy weights into a network, in place; tensors that are not named stay as they are."""
         fill(self.bench.tensors(network), weights)
 
-    def weights(self, *groups: str, network: str = "main") -> dict[str, Tensor]:
+    def weights(self, *groups: str, network: str = "main") -> Weights:
         """Return copies of a network's tensors, of some groups or of all."""
         state = self.bench.tensors(network)
         chosen = groups or tuple(self.bench.groups)
