@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -23,6 +24,22 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the median of some ratios or seconds with the least, the greatest and their number."""
+    return {
+        "median": statistics.median(values),
+        "low": min(values),
+        "high": max(values),
+        "pairs": len(values),
+    }
+
+
+def told(found: Mapping[str, float]) -> str:
+    """Return a spread in words: "1.04 (0.98 to 1.12, 7 pairs)"."""
+    median, low, high, pairs = (found[key] for key in ("median", "low", "high", "pairs"))
+    return f"{median:.3f} ({low:.2f} to {high:.2f}, {pairs:.0f} pairs)"
 
 
 def write(name: str, result: Mapping[str, object]) -> Path:

@@ -22,9 +22,10 @@ from benchmarks.harness import write
 
 COUNTS = (4, 16, 64, 256, 1000)
 IMAGES, SIZE, SITE_ROUNDS = 8, 32, 128
+NETWORK = "unet-fedlppa"
 
 
-def measure(count: int, rounds: int, trains: bool) -> dict[str, float]:
+def measure(count: int, rounds: int, trains: bool, network: str) -> dict[str, float]:
     """Run FedAvg on `count` sites in this process and return cost per site and round, and memory."""
     from contextlib import nullcontext
     from unittest.mock import patch
@@ -50,7 +51,7 @@ def measure(count: int, rounds: int, trains: bool) -> dict[str, float]:
                 "site": [{"name": name, "data": "made"} for name in names],
             },
             "rounds": rounds,
-            "learner": {"network": "unet-fedlppa"},
+            "learner": {"network": network},
             "training": {"batch": 8},
             "evaluate": {"every": 100_000, "pictures": 0},
             "engine": {
@@ -110,16 +111,19 @@ def main() -> None:
     parser.add_argument("--one", type=int)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--engine", action="store_true", help="leave the training out")
+    parser.add_argument("--network", default=NETWORK)
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="how many sites")
     given, _ = parser.parse_known_args()
     if given.one:
         # A small federation runs more rounds, so that each count is timed over a similar span.
         rounds = max(3, SITE_ROUNDS // given.one + 2)
-        print(json.dumps(measure(given.one, rounds, trains=not given.engine)))
+        trains = not given.engine
+        print(json.dumps(measure(given.one, rounds, trains, given.network)))
         return
-    mode = ["--engine"] if given.engine else []
-    found: dict[int, list[dict[str, float]]] = {count: [] for count in COUNTS}
+    mode = ["--network", given.network, *(["--engine"] if given.engine else [])]
+    found: dict[int, list[dict[str, float]]] = {count: [] for count in given.counts}
     for _ in range(given.repeats):
-        for count in COUNTS:
+        for count in given.counts:
             command = [sys.executable, "-m", "benchmarks.scale", "--one", str(count), *mode]
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             found[count].append(json.loads(text.splitlines()[-1]))
@@ -135,7 +139,10 @@ def main() -> None:
             f"{count:5d} sites  {rows[-1]['ms_per_site']:7.1f} ms per site (x{ratio:.2f})  "
             f"{rows[-1]['peak_mib_beyond_data']:7.0f} MiB beyond the data (x{memory:.2f})"
         )
-    write("scale-engine" if given.engine else "scale", {"rows": rows, "repeats": given.repeats})
+    name = "scale-engine" if given.engine else "scale"
+    name = name if given.network == NETWORK else f"{name}-{given.network}"
+    name = name if tuple(given.counts) == COUNTS else f"{name}-ends"  # not over the whole table
+    write(name, {"rows": rows, "repeats": given.repeats, "network": given.network})
 
 
 if __name__ == "__main__":

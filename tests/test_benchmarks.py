@@ -1,0 +1,73 @@
+"""Benchmarks compare like with like: a bare loop comes to the same weights as the method it stands for."""
+
+import json
+
+import pytest
+import torch
+from benchmarks import costs, plots
+from benchmarks.harness import spread, told
+
+from consilia.methods import METHODS
+
+SLOW = {"fedlppa", "fedala", "fedmix", "fedbn"}  # larger networks, several trainings
+EXACT = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+    for name, case in costs.CASES.items()
+    if case.exact
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("method", EXACT)
+def test_a_bare_loop_does_what_the_method_does(method):
+    ways = costs.pair(method, costs.CASES[method], steps=1)
+    ours = {name: value.clone() for name, value in ways["ours"]().items()}
+    loop = ways["bare"]()
+    assert costs.apart(ours, loop) < 1e-6
+    trained = [n for n, v in ours.items() if v.is_floating_point()]
+    assert len(trained) == len([n for n, v in loop.items() if v.is_floating_point()])
+
+
+def test_the_distance_of_networks_sees_a_difference():
+    one = {"w": torch.ones(4), "steps": torch.tensor(3)}
+    other = {"w": torch.tensor([1.0, 1.0, 1.0, 1.1]), "steps": torch.tensor(4)}
+    assert costs.apart(one, one) == 0
+    assert costs.apart(one, other) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_every_method_has_a_study_to_be_timed_on():
+    timed = {name for family in costs.FAMILIES.values() for name in family.split()}
+    assert timed == set(METHODS)
+    assert all(family.split()[0] == "fedavg" for family in costs.FAMILIES.values())
+    assert set(costs.CASES) <= set(METHODS)
+    assert set(costs.PAPER) <= set(METHODS)
+
+
+def test_a_spread_is_told_with_its_ends():
+    found = spread([1.2, 1.0, 1.1])
+    assert found == {"median": 1.1, "low": 1.0, "high": 1.2, "pairs": 3}
+    assert told(found) == "1.100 (1.00 to 1.20, 3 pairs)"
+
+
+def test_every_result_that_was_kept_can_be_drawn(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["plots", "--out", str(tmp_path)])
+    plots.main()
+    page = (tmp_path / "plots.md").read_text()
+    drawn = sorted(path.stem for path in tmp_path.glob("*.svg"))
+    assert drawn
+    assert all(f"({name}.svg)" in page for name in drawn)
+
+
+def test_a_result_that_was_not_measured_has_no_chart():
+    assert all(draw({}) is None for draw, *_ in plots.CHARTS.values())
+    rows = {"fedavg": {"ratio": spread([1.0, 1.1]), "goal": 1.15}}
+    results = {"costs": json.loads(json.dumps({"rows": rows}))}
+    assert plots.arithmetic(results) is not None
+    assert plots.scale(results) is None
