@@ -594,7 +594,7 @@ CASES = [
         "unknown key of engine",
         run(engine={"thread": 2}),
         "unknown key 'engine.thread'; did you mean 'threads'? (known here: device, capture, "
-        "compile, precision, threads, memory_mib, checkpoint_every, ledger, track)",
+        "compile, precision, lanes, threads, memory_mib, checkpoint_every, ledger, track)",
     ),
     asked(
         "unknown key of participation",
@@ -651,11 +651,6 @@ CASES = [
         "beta too large",
         run(training={"betas": [0.9, 1.0]}),
         "entry 2 of 'training.betas' is 1.0; expected less than 1",
-    ),
-    asked(
-        "poly without steps",
-        run(training={"schedule": "poly"}),
-        "training.schedule 'poly' needs `training.steps`, so that its end is known",
     ),
     asked(
         "bad schedule",
@@ -722,7 +717,7 @@ CASES = [
     command(
         "unknown setting",
         "run . --method fedprox --set method.mue=1",
-        "method 'fedprox' has no setting 'mue'; did you mean 'mu'? (it has: mu, rows, unknown)",
+        "method 'fedprox' has no setting 'mue'; did you mean 'mu'? (it has: counted, mu, rows, unknown)",
     ),
     command(
         "setting of the wrong type",

@@ -10,7 +10,7 @@ import typer
 
 from consilia.cli.options import AsJson, Changes, Data, RoundCount, Study, data_of, spec_of
 from consilia.cli.show import err, number, out_json, plural, progress, table
-from consilia.errors import UsageError, suggestion
+from consilia.errors import UsageError
 
 if TYPE_CHECKING:
     from consilia.runs.compare import Comparison
@@ -124,14 +124,11 @@ def _metric(metric: str | None, spec: RunSpec, baseline: str | None, methods: se
 
 def _refuse_rule(selection: str | None, spec: RunSpec) -> None:
     """Refuse a rule that the runs could not be reported by."""
-    from consilia.evaluate.selection import RULES
+    from consilia.evaluate.selection import refuse_unknown
 
     if selection is None:
         return
-    if selection not in RULES:
-        near = suggestion(selection, RULES)
-        msg = f"no selection rule named '{selection}'{near}; use one of: {', '.join(RULES)}"
-        raise UsageError(msg)
+    refuse_unknown(selection)
     if selection == "best_validation" and not spec.evaluate.validation:
         msg = (
             f"--selection best_validation needs images to select on, but study '{spec.study}' holds none "
