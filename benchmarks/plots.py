@@ -373,7 +373,7 @@ def machine_line(name: str, results: Mapping[str, Result]) -> str:
     return ""
 
 
-def read_results(folder: Path = RESULTS) -> dict[str, Result]:
+def read_results(folder: Path) -> dict[str, Result]:
     """Return every result by name."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
@@ -381,10 +381,11 @@ def read_results(folder: Path = RESULTS) -> dict[str, Result]:
 def main() -> None:
     """Draw what has been measured, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--out", type=Path, default=DOCS)
     parser.add_argument("--type", choices=("svg", "png"), default="svg", help="png only to look at")
     given, _ = parser.parse_known_args()
-    results = read_results()
+    results = read_results(given.results)
     parts = [
         "# Plots",
         "",

@@ -56,12 +56,20 @@ def test_a_spread_is_told_with_its_ends():
     assert told(found) == "1.100 (1.00 to 1.20, 3 pairs)"
 
 
-def test_every_result_that_was_kept_can_be_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["plots", "--out", str(tmp_path)])
+def test_what_was_measured_is_drawn_and_shown_on_the_page(tmp_path, monkeypatch):
+    machine = {"processor": "x86_64", "cores": 2, "torch": "2.13", "load": 1.0}
+    row = {"wall_ms": 22.0, "processor_ms": 22.0, "processor_ms_low": 20.0, "goal_ms": 60.0}
+    noop = {"machine": machine, "rows": {"shapes": {**row, "processor_ms_high": 30.0}}}
+    rows = {"fedavg": {"ratio": spread([1.0, 1.1]), "goal": 1.15}}
+    for name, result in (("noop", noop), ("costs", {"machine": machine, "rows": rows})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    out = tmp_path / "docs"
+    out.mkdir()
+    monkeypatch.setattr("sys.argv", ["plots", "--results", str(tmp_path), "--out", str(out)])
     plots.main()
-    page = (tmp_path / "plots.md").read_text()
-    drawn = sorted(path.stem for path in tmp_path.glob("*.svg"))
-    assert drawn
+    page = (out / "plots.md").read_text()
+    drawn = sorted(path.stem for path in out.glob("*.svg"))
+    assert {"noop", "arithmetic"} <= set(drawn)
     assert all(f"({name}.svg)" in page for name in drawn)
 
 
