@@ -737,6 +737,20 @@ BAD = [
     ),
     (
         "point",
+        "point just outside",
+        lambda s: s.table("points.csv", "image,label,row,column", "a,liver,-1,3"),
+        f"points.csv {X}, line 2, has a point at row -1 and column 3, but image "
+        "'a.png' has 8 rows and 10 columns; give positions in pixels of the stored image",
+    ),
+    (
+        "point",
+        "point one pixel beyond",
+        lambda s: s.table("points.csv", "image,label,row,column", "a,liver,7,10"),
+        f"points.csv {X}, line 2, has a point at row 7 and column 10, but image "
+        "'a.png' has 8 rows and 10 columns; give positions in pixels of the stored image",
+    ),
+    (
+        "point",
         "negative radius",
         lambda s: s.table("points.csv", "image,label,row,column,radius", "a,liver,1,5,-2"),
         f"points.csv {X}, line 2, has the radius -2; expected 0 or more",

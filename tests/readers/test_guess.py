@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from consilia.declare import Supervision
-from consilia.errors import DataError
+from consilia.errors import DataError, UsageError
 from consilia.readers.check import check_path
 from consilia.readers.guess import guess_federation
 
@@ -100,3 +100,70 @@ def test_problems_are_still_found(folder: Path) -> None:
 def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no folder 'images'"):
         guess_federation(tmp_path)
+
+
+BOXES = "image,label,left,top,right,bottom"
+
+
+def test_masks_of_test_images_leave_the_form_to_other_annotations(folder: Path) -> None:
+    """The folder of a hospital that draws boxes, with masks for what is judged."""
+    masks(folder, 255)
+    for i in range(4):
+        (folder / f"masks/c{i}.png").unlink()
+    cases = "".join(f"c{i},{i},{'train' if i < 4 else 'test'}\n" for i in range(6))
+    (folder / "cases.csv").write_text(f"image,patient,split\n{cases}")
+    guess = guess_federation(folder)
+    assert (guess.site[0].supervision, guess.labels) == (Supervision.NONE, ("class-1",))
+    assert check_path(folder)[0].inspection.errors == ()
+
+    tags = "".join(f"c{i},{i % 2}\n" for i in range(4))
+    (folder / "labels.csv").write_text(f"image,lesion\n{tags}")
+    guess = guess_federation(folder)
+    assert (guess.task, guess.site[0].supervision) == ("segmentation", Supervision.IMAGE)
+    assert check_path(folder)[0].inspection.errors == ()
+
+    boxes = "".join(f"c{i},lesion,2,2,9,9\n" for i in range(4))
+    (folder / "boxes.csv").write_text(f"{BOXES}\n{boxes}")
+    guess = guess_federation(folder)
+    assert (guess.site[0].supervision, guess.labels) == (Supervision.BOX, ("lesion",))
+    found = check_path(folder)[0].inspection
+    assert found.errors == ()
+    assert found.forms == {"box": 4, "mask": 2}
+    assert found.looked_at == ("test",)
+
+
+def test_a_mask_that_is_missing_is_still_told(folder: Path) -> None:
+    masks(folder, 255)
+    (folder / "masks/c1.png").unlink()
+    (folder / "cases.csv").write_text(
+        "image,patient,split\n" + "".join(f"c{i},{i},train\n" for i in range(6))
+    )
+    assert check_path(folder)[0].inspection.errors == (
+        "image 'c1.png' of site 'folder' has no mask; add 'masks/c1.png' or remove the image",
+    )
+
+
+def test_annotations_that_cannot_be_read_are_told(folder: Path) -> None:
+    masks(folder, 255)
+    (folder / "masks/c0.png").unlink()
+    (folder / "cases.csv").write_text(
+        "image,patient,split\nc0,0,train\n" + "".join(f"c{i},{i},test\n" for i in range(1, 6))
+    )
+    (folder / "boxes.csv").write_text("image,label,x,y\nc0,lesion,1,2\n")
+    guess = guess_federation(folder)
+    assert guess.site[0].supervision is Supervision.BOX
+    found = check_path(folder)[0].inspection
+    assert found.errors == (
+        "boxes.csv of site 'folder' has the unknown column 'x' (known, separated by commas: image, "
+        "label, left, top, right, bottom, angle)",
+    )
+    assert found.warnings == ()
+
+
+def test_options_that_say_nothing_are_refused(folder: Path) -> None:
+    with pytest.raises(UsageError) as problem:
+        check_path(folder, only="lima")
+    assert str(problem.value) == (
+        f"--site says nothing about folder '{folder}', which no federation declares; add "
+        "--federation or leave --site out"
+    )

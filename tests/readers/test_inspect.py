@@ -9,6 +9,7 @@ import pytest
 from consilia.readers import folder as folder_module
 from consilia.readers.folder import read_folder
 from consilia.readers.inspect import Inspection, LabelCount, inspect_folder
+from consilia.readers.problems import Problem
 
 SIZE = (8, 10)
 
@@ -105,6 +106,112 @@ def test_a_missing_folder_is_a_problem_and_no_exception(tmp_path, federation):
     )
     assert (found.images, found.memory) == (0, 0)
     assert found.labels == {"liver": LabelCount(0, None), "spleen": LabelCount(0, None)}
+
+
+def test_problems_that_differ_in_a_name_are_put_together(site, federation):
+    for number in range(20):
+        site.save(f"images/n{number:02}.png", site.rng.integers(0, 256, SIZE).astype(np.uint8))
+    names = [*"abcd", *(f"n{number:02}" for number in range(20))]
+    site.table("cases.csv", "image,patient,split", *(f"{name},{name},train" for name in names))
+    site.masks("d")
+    found = inspect_folder(site.root, federation(), "x")
+    assert found.errors == (
+        "image 'a.png' of site 'x' has no mask; add 'masks/a.png' or remove the image (also 'b.png', "
+        "'c.png' and 20 more)",
+    )
+    site.table(
+        "boxes.csv",
+        "image,label,left,top,right,bottom",
+        *(f"{name},lung,1,1,2,2" for name in "abcda"),
+        "b,liver,x,1,2,2",
+    )
+    found = inspect_folder(site.root, federation(supervision="box"), "x")
+    assert found.errors == (
+        "boxes.csv of site 'x', line 2, has the label 'lung', but the federation's labels are "
+        "'liver' and 'spleen' (also line 3, line 4 and 2 more)",
+        "boxes.csv of site 'x', line 7, has 'x' for 'left'; expected a whole number",
+    )
+
+
+@pytest.mark.parametrize("form", ["box", "mask"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", '{"images": []}'])
+def test_annotations_that_cannot_be_read_say_nothing_about_images(site, federation, form, text):
+    site.masks("d")
+    (site.root / "annotations.json").write_text(text)
+    found = inspect_folder(site.root, federation(supervision=form), "x")
+    assert len(found.errors) == 1
+    assert found.errors[0].startswith("annotations.json of site 'x' ")
+    assert found.warnings == ()
+    assert found.forms == {"mask": 1}
+
+
+def test_a_refused_row_does_not_make_its_image_empty(site, federation):
+    site.masks("d")
+    site.table(
+        "boxes.csv",
+        "image,label,left,top,right,bottom",
+        "a,liver,5,1,4,2",
+        "b,liver,1,1,4,2",
+        "c,spleen,1,1,4,2",
+    )
+    found = inspect_folder(site.root, federation(supervision="box"), "x")
+    assert len(found.errors) == 1
+    assert found.warnings == ()
+
+
+def test_a_refused_image_is_told_once(site, federation):
+    site.masks()
+    (site.root / "images/e.gif").write_bytes(b"GIF89a")
+    rows = ("a,1,train", "b,1,train", "c,2,train", "d,3,test", "e,4,train", "e.gif,4,train")
+    site.table("cases.csv", "image,patient,split", *rows)
+    found = inspect_folder(site.root, federation(), "x")
+    assert [sentence.partition(";")[0] for sentence in found.errors] == [
+        "image 'e.gif' of site 'x' has the type '.gif'"
+    ]
+    site.remove("images/e.gif")
+    found = inspect_folder(site.root, federation(), "x")
+    assert "line 6, names the image 'e', which is not in 'images'" in found.errors[0]
+
+
+def test_points_on_an_unreadable_image_are_not_measured(site, federation):
+    """Nobody knows how large it is, so nothing lies outside of it."""
+    site.masks("d")
+    site.save("images/a.png", site.rng.integers(0, 256, (50, 50)).astype(np.uint8))
+    site.table(
+        "points.csv", "image,label,row,column", "a,liver,40,40", "b,liver,1,1", "c,spleen,1,1"
+    )
+    declared = federation(supervision="point")
+    assert inspect_folder(site.root, declared, "x").errors == ()
+    (site.root / "images/a.png").write_bytes(b"")
+    found = inspect_folder(site.root, declared, "x")
+    assert [sentence.partition(" (")[0] for sentence in found.errors] == [
+        "image 'a.png' of site 'x' is an empty file"
+    ]
+
+
+def test_files_of_no_format_are_told(site, federation):
+    site.masks()
+    (site.root / "boxes.json").write_text("[" * 100_000)
+    assert inspect_folder(site.root, federation(), "x").problems == (
+        Problem(
+            "warning",
+            "site 'x' has files that are of no known annotation format, and are not read: "
+            "'boxes.json'; export them again, or remove them if they are none",
+        ),
+    )
+
+
+def test_forms_are_counted(site, federation):
+    site.masks("d")
+    site.table("boxes.csv", "image,label,left,top,right,bottom", "a,liver,1,1,4,4")
+    found = inspect_folder(site.root, federation(supervision="box"), "x")
+    assert (found.form, found.forms) == ("box", {"box": 3, "mask": 1})
+    assert found.looked_at == ("test",)
+    found = inspect_folder(site.root, federation(supervision="none"), "x")
+    assert (found.form, found.forms) == ("none", {"none": 3, "mask": 1})
+    site.table("labels.csv", "image,liver,spleen", *(f"{name},1,0" for name in "abd"))
+    found = inspect_folder(site.root, federation(supervision="image"), "x")
+    assert (found.form, found.forms) == ("image", {"image": 2, "mask": 1})
 
 
 # ---------------------------------------------------------------------------------------- warnings

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from consilia.errors import DataError
+from consilia.errors import DataError, UsageError
 from consilia.readers.check import check_path
+from consilia.readers.inspect import LabelCount
 from consilia.readers.npz import read_npz_site
 from consilia.readers.site import load_site
 
@@ -91,14 +92,98 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path, federation, ch
     assert sentence in str(problem.value)
 
 
-def test_check_reports_it_and_goes_on(tmp_path, federation):
-    save(tmp_path, mask=None)
-    (tmp_path / "federation.toml").write_text(
+def declare_npz(folder, **changes):
+    (folder / "federation.toml").write_text(
         'name = "f"\ntask = "segmentation"\nlabels = ["liver", "spleen"]\n'
-        'image = { size = [8, 10] }\n[[site]]\nname = "x"\ndata = "x.npz"\n'
+        + "".join(f'{key} = "{value}"\n' for key, value in changes.items())
+        + 'image = { size = [8, 10] }\n[[site]]\nname = "x"\ndata = "x.npz"\n'
     )
-    (one,) = check_path(tmp_path / "federation.toml")
+    return folder / "federation.toml"
+
+
+def test_check_reports_it_and_goes_on(tmp_path):
+    save(tmp_path, mask=None)
+    (one,) = check_path(declare_npz(tmp_path))
     assert len(one.inspection.errors) == 1
     save(tmp_path)
     (one,) = check_path(tmp_path / "federation.toml")
-    assert one.inspection.splits == {"train": 2, "test": 1}
+    found = one.inspection
+    assert found.problems == ()
+    assert found.splits == {"train": 2, "validation": 1, "test": 1}
+    assert found.labels == {"liver": LabelCount(4, 12 / 80), "spleen": LabelCount(4, 8 / 80)}
+    assert (found.form, found.forms) == ("mask", {"mask": 4})
+    assert found.looked_at == ("train", "validation", "test")
+
+
+def test_check_counts_marks_and_tags(tmp_path, federation):
+    mask = arrays()["mask"]
+    mask[:2, 0] = 255
+    path = save(tmp_path, mask=mask)
+    form = 'image = { size = [8, 10] }\n[[site]]\nname = "x"\nsupervision = "scribble"\ndata = "x.npz"\n'
+    text = declare_npz(tmp_path).read_text()
+    (tmp_path / "federation.toml").write_text(text[: text.index("image =")] + form)
+    (one,) = check_path(path, federation=tmp_path / "federation.toml")
+    assert one.inspection.forms == {"scribble": 2, "mask": 2}
+    assert one.inspection.labels["liver"] == LabelCount(4, 48 / 300)
+
+
+SAME = (
+    "images 'a' and 'd' of site 'x' are the same, but one is in 'train' and one in 'test', so a "
+    "model would be judged on an image it has seen; remove one or keep both in one split"
+)
+
+
+def test_copies_and_constant_images_are_told(tmp_path, federation):
+    image = arrays()["image"]
+    image[1], image[3] = 7, image[0]
+    path = save(tmp_path, image=image, case=np.array(list("abcd")))
+    with pytest.raises(DataError) as problem:
+        read_npz_site(path, federation(), "x")
+    assert str(problem.value) == SAME
+    (one,) = check_path(declare_npz(tmp_path))
+    assert one.inspection.errors == (SAME,)
+    assert one.inspection.warnings == (
+        "site 'x' has images with one value throughout: 'b'; check them",
+    )
+    image[1], image[3] = image[0], image[2] + 1
+    save(tmp_path, image=image, case=np.array(list("abcd")))
+    (one,) = check_path(tmp_path / "federation.toml")
+    assert one.inspection.errors == ()
+    assert one.inspection.warnings == (
+        "images 'a' and 'b' of site 'x' are the same; remove one if it is the same examination",
+    )
+
+
+def test_the_file_itself_is_checked_with_its_federation(tmp_path):
+    path = save(tmp_path)
+    with pytest.raises(UsageError) as problem:
+        check_path(path)
+    assert str(problem.value) == (
+        f"'{path}' says nothing about labels and image size; name its federation with --federation"
+    )
+    (one,) = check_path(path, federation=declare_npz(tmp_path))
+    assert one.inspection.images == 4
+
+
+def test_a_common_test_set_of_arrays_is_checked(tmp_path):
+    save(tmp_path)
+    np.savez(tmp_path / "common.npz", **{k: v for k, v in arrays().items() if k != "split"})
+    _, common = check_path(declare_npz(tmp_path, test="common.npz"))
+    assert common.inspection.errors == ()
+    assert common.inspection.splits == {"train": 0, "validation": 0, "test": 4}
+    assert common.inspection.labels["spleen"].images == 4
+
+
+def test_labels_of_a_dataset_are_counted(tmp_path):
+    text = declare_npz(tmp_path).read_text().replace('["liver", "spleen"]', '["lesion"]')
+    text = text.replace("[8, 10]", "[64, 64]").replace("x.npz", "dataset:phantom-mixed/bergen")
+    (tmp_path / "federation.toml").write_text(text + 'supervision = "box"\n')
+    (one,) = check_path(tmp_path / "federation.toml")
+    data = one.load()
+    boxed = (data.view.constraint.any(axis=(1, 2, 3))).sum()
+    judged = (data.test.truth > 0).any(axis=(1, 2)).sum()
+    found = one.inspection
+    assert found.labels["lesion"].images == boxed + judged
+    assert found.labels["lesion"].share == pytest.approx(float((data.test.truth > 0).mean()))
+    assert found.forms == {"box": len(data.train), "mask": len(data.test)}
+    assert found.looked_at == ("test",)

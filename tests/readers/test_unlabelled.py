@@ -52,6 +52,20 @@ def test_a_folder_to_predict_is_checked(tmp_path):
     )
 
 
+def test_a_single_image_can_be_predicted(tmp_path):
+    Image.fromarray(GREY).save(tmp_path / "a.png")
+    (tmp_path / "notes.txt").write_text("no image")
+    (one,) = read_unlabelled(tmp_path / "a.png", (8, 10), 1)
+    assert (one.name, one.stored) == ("a", (8, 10))
+    assert (one.image[0, 0] == GREY).all()
+    with pytest.raises(DataError) as problem:
+        list(read_unlabelled(tmp_path / "notes.txt", (8, 10), 1))
+    assert str(problem.value) == (
+        f"file '{tmp_path / 'notes.txt'}' is no image; expected a folder, or a file of type '.png', "
+        "'.jpg', '.jpeg', '.tif', '.tiff', '.bmp', '.npy', '.nii', '.nii.gz' or '.dcm'"
+    )
+
+
 @pytest.mark.parametrize("codes", ["RAS", "LPS", "ASL", "SPR"])
 def test_a_volume_comes_as_planes_and_its_mask_goes_back_in_place(tmp_path, codes):
     voxels = RNG.integers(0, 250, (6, 7, 5)).astype(np.uint8)

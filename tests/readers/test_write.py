@@ -6,6 +6,7 @@ import pytest
 from consilia.datasets.contract import Cases
 from consilia.declare import Supervision
 from consilia.errors import DataError, UsageError
+from consilia.readers.check import check_path
 from consilia.readers.folder import read_folder
 from consilia.readers.inspect import inspect_folder
 from consilia.readers.write import FORMS, write_folder
@@ -68,6 +69,9 @@ def test_what_is_drawn_and_saved_is_read_again(tmp_path, federation, way, form, 
         provenance=provenance,
     )
     assert inspect_folder(tmp_path / "x", declared, "x").errors == ()
+    (guessed,) = check_path(tmp_path / "x")
+    assert guessed.inspection.errors == ()
+    assert guessed.federation.task == "segmentation"
     data = read_folder(tmp_path / "x", declared, "x", empty_slices="keep")
     assert data.train.case == train.case
     assert data.train.group == train.group
@@ -124,7 +128,7 @@ def test_what_cannot_be_written_is_refused(tmp_path, federation):
         write_folder(tmp_path / "x", train, view, declared["x"], LABELS, "voc")
     assert str(problem.value) == (
         "format 'voc' cannot hold supervision 'mask'; use 'png', 'nifti', 'coco', 'yolo', 'labelme' "
-        "and 'cvat'"
+        "or 'cvat'"
     )
     with pytest.raises(UsageError) as problem:
         write_folder(tmp_path / "x", train, view, declared["x"], LABELS, "dicom")

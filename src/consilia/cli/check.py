@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilia.cli.options import AsJson, Data
+from consilia.cli.options import AsJson, Data, writable
 from consilia.cli.show import number, out_json, plural, size, table
 
 if TYPE_CHECKING:
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
 
 def check(
     path: Annotated[
-        Path, typer.Argument(help="A federation.toml, a site.toml, or a site's folder.")
+        Path,
+        typer.Argument(help="A federation.toml, a site.toml, or a site's folder or .npz file."),
     ],
     federation: Annotated[
         Path | None,
-        typer.Option("--federation", help="The federation a site.toml or a folder belongs to."),
+        typer.Option(
+            "--federation", help="The federation a site.toml, a folder or a file belongs to."
+        ),
     ] = None,
     site: Annotated[str | None, typer.Option("--site", help="Check only this site.")] = None,
     data: Data = None,
@@ -47,21 +51,8 @@ def check(
                 f"labels {', '.join(guess.labels)}, images {width} x {height} x "
                 f"{guess.image.channels}; --federation checks it against a declaration"
             )
-        for one in checked:
-            rows = [
-                [
-                    label,
-                    str(held.images),
-                    number(None if held.share is None else held.share * 100, 2),
-                ]
-                for label, held in one.labels.items()
-            ]
-            splits = ", ".join(f"{name} {count}" for name, count in one.splits.items())
-            held = f"{plural(one.images, 'image')} of {plural(one.patients, 'patient')} ({splits})"
-            title = f"{one.site or one.path}: {held}, {size(one.memory)}"
-            table(title, ["label", "images", "% of pixels"], rows)
-            for problem in one.problems:
-                typer.echo(f"  {problem.severity}: {problem.sentence}")
+        for one in found:
+            _show(one)
     errors = sum(p.severity == "error" for c in checked for p in c.problems)
     if errors:
         raise typer.Exit(3)
@@ -69,14 +60,39 @@ def check(
         typer.echo(f"{plural(len(checked), 'site')} checked, no errors")
 
 
+def _show(checked: Checked) -> None:
+    """Print what a site holds, by form and by label, and everything that is wrong with it."""
+    one = checked.inspection
+    rows = [
+        [label, str(held.images), number(None if held.share is None else held.share * 100, 2)]
+        for label, held in one.labels.items()
+    ]
+    held = f"{plural(one.images, 'image')} of {plural(one.patients, 'patient')}"
+    title = f"{one.site or one.path}: {held} ({_counts(one.splits)}), {size(one.memory)}"
+    if one.form:
+        how = "taken for" if checked.guessed else "declared"
+        title += f"\n{how} '{one.form}'; images per form: {_counts(one.forms) or 'none'}"
+    masks = f" in masks ({', '.join(one.looked_at)})" if one.looked_at else ""
+    table(title, ["label", "images", f"% of pixels{masks}"], rows)
+    for problem in one.problems:
+        typer.echo(f"  {problem.severity}: {problem.sentence}")
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in found.items())
+
+
 def _draw(found: tuple[Checked, ...], folder: Path) -> None:
     """Write a contact sheet of every site that can be read."""
     from consilia.readers.sheet import draw_contact_sheet
 
-    folder.mkdir(parents=True, exist_ok=True)
+    with writable(folder, "--sheet"):
+        folder.mkdir(parents=True, exist_ok=True)
     for one in found:
         inspection = one.inspection
-        if not any(problem.severity == "error" for problem in inspection.problems):
+        if inspection.usable:
             path = folder / f"{inspection.site or 'folder'}.png"
-            draw_contact_sheet(one.load(), one.federation.labels, path)
+            data = one.load()
+            with writable(path, "--sheet"):
+                draw_contact_sheet(data, one.federation.labels, path)
             typer.echo(f"sheet    {path}", err=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from consilia.cli.options import AsJson, Data
+from consilia.cli.options import AsJson, Data, writable
 from consilia.cli.show import out_json, table
 from consilia.errors import UsageError
 
@@ -68,9 +68,13 @@ def _preview(name: str, path: Path, seed: int, data: Path | None, as_json: bool)
     if path.suffix != ".png" or not path.parent.is_dir():
         msg = f"--out {path}: expected a .png file in a folder that exists"
         raise UsageError(msg)
+    if path.exists():
+        msg = f"--out {path} is there already, and nothing is written over; choose another --out"
+        raise UsageError(msg)
     root = data_root(data)
     cases = {site: dataset.load(site, root, dataset.shape, seed)[0] for site in dataset.card.sites}
-    contact_sheet(cases, dataset.card.labels, path)
+    with writable(path, "--out"):
+        contact_sheet(cases, dataset.card.labels, path)
     if as_json:
         out_json({"preview": str(path)})
     else:

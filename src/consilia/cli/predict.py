@@ -13,7 +13,7 @@ from consilia.cli.show import out_json, plural
 
 def predict(
     run: Run,
-    folder: Annotated[Path, typer.Argument(help="A folder of new images.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of new images, or one image.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to write; default RUN/predicted/FOLDER.")
     ] = None,
@@ -25,8 +25,10 @@ def predict(
 ) -> None:
     """Write masks (segmentation) or a CSV of probabilities (classification) for new images."""
     from consilia.engines.predict import predict_folder
+    from consilia.readers.files import split_name
 
-    target = out or run / "predicted" / folder.resolve().name
+    name = folder.resolve().name
+    target = out or run / "predicted" / (split_name(name)[0] if folder.is_file() else name)
     written = predict_folder(run, folder, target, site)
     if as_json:
         out_json({"out": str(target), "images": written})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -14,10 +15,12 @@ from consilia.declare import COMMON, Federation, SiteDeclaration
 from consilia.declare.read import read_federation, read_site, read_toml, validate
 from consilia.errors import DataError, UsageError, listing, suggestion
 from consilia.labels import LabelView
+from consilia.readers.entries import Folder, Split
 from consilia.readers.folder import read_folder
 from consilia.readers.guess import SITE, guess_federation
-from consilia.readers.inspect import Inspection, Problem, inspect_folder
-from consilia.readers.npz import SUFFIX
+from consilia.readers.inspect import Inspection, inspect_arrays, inspect_folder
+from consilia.readers.npz import SUFFIX, read_npz_site
+from consilia.readers.problems import Problems
 from consilia.readers.site import DATASET, data_root, load_common, load_site
 
 
@@ -44,16 +47,26 @@ def check_path(
     """Return what each site's folder holds and everything that is wrong with it.
 
     Args:
-        path: A federation.toml (or a folder that holds one), a site.toml, or a site's folder.
-        federation: The federation a site.toml or a folder belongs to; of a folder it is guessed
-            where none is given.
+        path: A federation.toml (or a folder that holds one), a site.toml, or a site's folder or
+            .npz file.
+        federation: The federation a site.toml, a folder or a file belongs to; of a folder it is
+            guessed where none is given.
         only: Check this site alone.
         data: Where relative paths begin.
     """
     if path.is_dir() and (path / "federation.toml").is_file():
         path = path / "federation.toml"
+    if path.suffix == SUFFIX:
+        declared, name = _belongs(path, federation, only, None)
+        return (_inspect_npz(path, declared, name),)
     if path.is_dir():
         if federation is None:
+            if only is not None:
+                msg = (
+                    f"--site says nothing about folder '{path}', which no federation declares; add "
+                    "--federation or leave --site out"
+                )
+                raise UsageError(msg)
             declared, name = guess_federation(path), SITE
         else:
             declared, name = _belongs(path, federation, only, None)
@@ -63,8 +76,14 @@ def check_path(
     tables = read_toml(path)
     if isinstance(tables.get("site"), dict) and not {"task", "labels"} & set(tables):
         site = read_site(path)
+        if only not in {None, site.name}:
+            msg = f"'{path}' is the file of site '{site.name}', not of '{only}'; leave --site out"
+            raise UsageError(msg)
         declared, name = _belongs(path, federation, site.name, site)
         return (_inspect(declared, name, data_root(data, path.parent)),)
+    if federation is not None:
+        msg = f"'{path}' is a federation itself, so that --federation says nothing; leave it out"
+        raise UsageError(msg)
     declared = read_federation(path)
     names = declared.sites if only is None else (_known(declared, only),)
     root = data_root(data, path.parent)
@@ -77,16 +96,16 @@ def check_path(
 def _inspect_common(federation: Federation, root: Path) -> Checked:
     """Look at the test set that all sites share."""
     assert federation.test is not None
+    path = root / federation.test
+    if federation.test.endswith(SUFFIX):
+        return _inspect_npz(path, federation, None)
     if not federation.test.startswith(DATASET):
-        path = root / federation.test
         load = partial(read_folder, path, federation, None)
         return Checked(inspect_folder(path, federation, None), federation, load)
     cases = load_common(federation, root)
-    images = 0 if cases is None else len(cases)
-    patients = 0 if cases is None else len(set(cases.group))
-    memory = 0 if cases is None else cases.image.nbytes
-    found = Inspection(federation.test, COMMON, (), images, patients, {"test": images}, {}, memory)
-    return Checked(found, federation, partial(_only_test, cases))
+    parts: dict[Split, Cases] = {} if cases is None else {"test": cases}
+    found = inspect_arrays(federation.test, Folder(root, federation, None), parts, None, None)
+    return Checked(replace(found, site=COMMON), federation, partial(_only_test, cases))
 
 
 def _only_test(cases: Cases | None) -> SiteData:
@@ -97,24 +116,36 @@ def _only_test(cases: Cases | None) -> SiteData:
 
 
 def _inspect(federation: Federation, name: str, root: Path) -> Checked:
-    load = partial(load_site, federation, name, root)
     reference = federation[name].data
-    if reference.startswith(DATASET) or reference.endswith(SUFFIX):
-        # drawn or public, and complete by construction, or arrays: it is only read
-        try:
-            loaded = load()
-        except DataError as problem:
-            if reference.startswith(DATASET):
-                raise
-            wrong = (Problem("error", str(problem)),)
-            return Checked(Inspection(reference, name, wrong, 0, 0, {}, {}, 0), federation, load)
-        splits = {"train": len(loaded.train), "test": len(loaded.test)}
-        patients = len({*loaded.train.group, *loaded.test.group})
-        memory = loaded.train.image.nbytes + loaded.view.target.nbytes + loaded.test.image.nbytes
-        images = sum(splits.values())
-        inspection = Inspection(reference, name, (), images, patients, splits, {}, memory)
-        return Checked(inspection, federation, load)
-    return Checked(inspect_folder(root / reference, federation, name), federation, load)
+    if reference.endswith(SUFFIX):
+        return _inspect_npz(root / reference, federation, name)
+    load = partial(load_site, federation, name, root)
+    if not reference.startswith(DATASET):
+        return Checked(inspect_folder(root / reference, federation, name), federation, load)
+    loaded = load()  # drawn or public, and complete by construction: it is only counted
+    folder = Folder(root, federation, name)
+    found = inspect_arrays(reference, folder, _parts(loaded), loaded.view, None)
+    return Checked(found, federation, load)
+
+
+def _inspect_npz(path: Path, federation: Federation, name: str | None) -> Checked:
+    """Look at a file of arrays; what stops its reading is its only problem."""
+    load = partial(read_npz_site, path, federation, name)
+    report, folder = Problems(), Folder(path.parent, federation, name)
+    try:
+        loaded = load(report)
+    except DataError as problem:
+        report("error", str(problem))
+        wrong = Inspection(str(path), name, report.grouped(), 0, 0, {}, {}, 0, folder.form.value)
+        return Checked(wrong, federation, load)
+    parts: dict[Split, Cases] = _parts(loaded) if name else {"test": loaded.test}
+    found = inspect_arrays(str(path), folder, parts, loaded.view if name else None, report)
+    return Checked(found, federation, load)
+
+
+def _parts(data: SiteData) -> dict[Split, Cases]:
+    held = {} if data.validation is None else {"validation": data.validation}
+    return cast("dict[Split, Cases]", {"train": data.train, **held, "test": data.test})
 
 
 def _belongs(

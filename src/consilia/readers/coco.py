@@ -48,6 +48,7 @@ def read(
             _check_parts(table, f"{path.name} of {folder.who}")
         except DataError as problem:
             report("error", str(problem))
+            found.damaged = True
             found.listed = None  # what cannot be read is told once, not again for each image
             continue
         _read_file(folder, path, table, images, found, report)
@@ -96,6 +97,9 @@ def _read_file(
                 found.add(case, Mark(where, label, _shapes(row, found.sizes.get(case), where)))
         except DataError as problem:
             report("error", str(problem))
+            about = cases.get(_key(row, "image_id"))
+            if about is not None:
+                found.unread.add(about)
 
 
 def _key(row: dict[str, Any], name: str) -> Any:

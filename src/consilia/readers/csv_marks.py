@@ -46,7 +46,9 @@ def read_boxes(
     """Return the boxes of each image."""
     found = Annotations(files[0].name)
     lines: dict[tuple[str, int, Shape], int] = {}
-    for row in read_table(folder, "boxes.csv", images, BOXES, (*BOXES, "angle"), report) or ():
+    rows = read_table(folder, "boxes.csv", images, BOXES, (*BOXES, "angle"), report)
+    found.damaged = rows is None
+    for row in rows or ():
         where = f"boxes.csv of {folder.who}, line {row.line},"
         try:
             label = folder.label(row.cells["label"], where)
@@ -58,6 +60,7 @@ def read_boxes(
             found.add(row.image, Mark(where, label, (shape,), exact=True))
         except DataError as problem:
             report("error", str(problem))
+            found.unread.add(row.image)
     return found
 
 
@@ -97,7 +100,9 @@ def read_points(
 ) -> Annotations:
     """Return the points of each image."""
     found = Annotations(files[0].name)
-    for row in read_table(folder, "points.csv", images, POINTS, (*POINTS, "radius"), report) or ():
+    rows = read_table(folder, "points.csv", images, POINTS, (*POINTS, "radius"), report)
+    found.damaged = rows is None
+    for row in rows or ():
         where = f"points.csv of {folder.who}, line {row.line},"
         try:
             label = folder.label(row.cells["label"], where)
@@ -113,4 +118,5 @@ def read_points(
             found.add(row.image, Mark(where, label, (dot,), exact=True))
         except DataError as problem:
             report("error", str(problem))
+            found.unread.add(row.image)
     return found

@@ -59,6 +59,7 @@ def read(
                 raise DataError(msg)
         except DataError as problem:
             report("error", str(problem))
+            found.damaged = True
             found.listed = None  # what cannot be read is told once, not again for each image
             continue
         for image in tree.iter("image"):
@@ -96,6 +97,7 @@ def _read_image(
             found.add(case, Mark(place, label, (_shape(folder, thing, place),)))
         except DataError as problem:
             report("error", str(problem))
+            found.unread.add(case)
 
 
 def _shape(folder: Folder, thing: Element, where: str) -> Shape:

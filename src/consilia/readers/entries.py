@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +127,14 @@ class Picture:
         return self.name if self.planes is None else f"{self.name}:{plane:03d}"
 
 
+class Names(dict[str, str]):
+    """The case that each name of an image stands for, and the names of images that were refused."""
+
+    def __init__(self, cases: Mapping[str, str], refused: Iterable[str] = ()) -> None:
+        super().__init__(cases)
+        self.refused = frozenset(refused) - set(cases)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One image: its files, its patient, and what the annotations say about it.
@@ -144,6 +152,7 @@ class Entry:
         volume: The volume that it is a slice of.
         plane: Which slice of it.
         deep: Whether the image is read as a volume, also where it has a single plane.
+        unread: Whether some of its marks could not be read, as was told.
     """
 
     name: str
@@ -158,6 +167,7 @@ class Entry:
     volume: str | None = None
     plane: int = 0
     deep: bool = False
+    unread: bool = False
 
     @property
     def shown(self) -> str:
@@ -175,6 +185,8 @@ class Annotations:
         sizes: The height and width that it says images have, and where.
         listed: The images it speaks about; `None` where silence means that nothing is shown.
         missing: What is wrong with an image that is not listed, and the way out.
+        damaged: Whether some of it could not be read at all, so that silence says nothing.
+        unread: Images of which something could not be read; what is missing there says nothing.
     """
 
     source: str
@@ -182,6 +194,12 @@ class Annotations:
     sizes: dict[str, tuple[Size, str]] = field(default_factory=dict)
     listed: set[str] | None = None
     missing: str = ""
+    damaged: bool = False
+    unread: set[str] = field(default_factory=set)
+
+    def lost(self, image: str) -> bool:
+        """Return whether something that is said about an image could not be read."""
+        return self.damaged or image in self.unread
 
     def add(self, image: str, mark: Mark) -> None:
         """Add what is drawn on an image."""

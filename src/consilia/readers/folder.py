@@ -51,6 +51,7 @@ from consilia.readers.files import Report, Size, refuse
 from consilia.readers.images import STRICTLY, Pixels, fit_image, fit_mask
 from consilia.readers.load import Loader
 from consilia.readers.masks import check_stated, fit_marks, read_mask
+from consilia.readers.patients import report_copy
 from consilia.readers.survey import survey
 from consilia.readers.views import (
     Boxes,
@@ -137,15 +138,7 @@ def note_copy(
         return
     if not np.array_equal(pixels, loader.again.image(first)):
         return  # the same checksum by chance
-    what = f"images '{first.shown}' and '{entry.shown}' of {folder.who} are the same"
-    if first.split == entry.split:
-        report("warning", f"{what}; remove one if it is the same examination")
-    else:
-        report(
-            "error",
-            f"{what}, but one is in '{first.split}' and one in '{entry.split}', so a model would "
-            "be judged on an image it has seen; remove one or keep both in one split",
-        )
+    report_copy(folder, (first.shown, first.split), (entry.shown, entry.split), report)
 
 
 def _read_part(loader: Loader, entries: Sequence[Entry], source: Source, copies: Copies) -> Part:

@@ -35,6 +35,8 @@ Read = Callable[[Folder, tuple[Path, ...], Mapping[str, str], Report], Annotatio
 MASK, BOX = Supervision.MASK, Supervision.BOX
 ROTATED_BOX, POINT = Supervision.ROTATED_BOX, Supervision.POINT
 DRAWN = frozenset(Supervision) - {Supervision.IMAGE, Supervision.NONE}
+#: Folders of annotation files, beside `images`.
+ANNOTATIONS = ("annotations", "Annotations", "labels")
 #: What images are trained or judged by that can be drawn.
 DRAWN_SOURCES = {"mask", "marks", "boxes"}
 
@@ -123,6 +125,7 @@ def find_drawn(
         return Drawn()
     trains, judges = needed.get("train"), bool(set(needed) - {"train"})
     there = [Found(way, files) for way in FORMATS if (files := way.find(folder))]
+    _note_strangers(folder, there, report)
     own = [one for one in there if trains and folder.form in one.way.forms]
     has_masks, wants_masks = (folder.root / "masks").is_dir(), set(needed.values()) != {"boxes"}
     masks = _find_masks(folder, pictures, report) if has_masks and wants_masks else {}
@@ -154,6 +157,23 @@ def find_drawn(
         same = bool(own) and own[0] is judge
         found.judged = found.train if same else judge.way.read(folder, judge.files, images, report)
     return found
+
+
+def _note_strangers(folder: Folder, there: list[Found], report: Report) -> None:
+    """Report files where annotations lie that no format takes for its own."""
+    taken = {path for one in there for path in one.files}
+    strange = [
+        path.name
+        for place in (folder.root, *(folder.root / name for name in ANNOTATIONS))
+        for path in sorted(place.glob("*"))
+        if path.suffix in {".json", ".xml"} and path not in taken
+    ]
+    if strange:
+        report(
+            "warning",
+            f"{folder.who} has files that are of no known annotation format, and are not read: "
+            f"{few(strange)}; export them again, or remove them if they are none",
+        )
 
 
 def _no_masks(folder: Folder) -> str:

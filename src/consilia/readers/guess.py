@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,27 @@ from consilia.readers.entries import BACKGROUND, UNSEEN, Folder
 from consilia.readers.files import Severity, list_files
 from consilia.readers.formats import FORMATS
 from consilia.readers.images import IMAGE_TYPES, MASK_TYPES, read_image, read_index_map
-from consilia.readers.shapes import Bitmap, Dots, Line, Polygon, Shape
+from consilia.readers.load import Loader
+from consilia.readers.patients import assign
+from consilia.readers.shapes import Mark
+from consilia.readers.survey import case_names, chosen_shape, find_pictures
 from consilia.readers.tables import column_names
 from consilia.readers.tags import TABLES
 from consilia.readers.volumes import VOLUME_TYPES, is_deep, read_geometry, read_mask_planes
-from consilia.weaken import Box, RotatedBox
+from consilia.weaken import Box
 
-#: What a shape is most likely meant as; what says most comes first.
-FORMS: tuple[tuple[tuple[type, ...], Supervision], ...] = (
-    ((Polygon, Bitmap), Supervision.MASK),
-    ((RotatedBox,), Supervision.ROTATED_BOX),
-    ((Box,), Supervision.BOX),
-    ((Line,), Supervision.SCRIBBLE),
-    ((Dots,), Supervision.POINT),
+#: What shapes are most likely meant as; what says most comes first, but polygons that are all
+#: rectangles are boxes.
+FORMS = (
+    Supervision.ROTATED_BOX,
+    Supervision.MASK,
+    Supervision.BOX,
+    Supervision.SCRIBBLE,
+    Supervision.POINT,
+    Supervision.BLOCK,
 )
+#: What a file is taken for of which no shape can be read, so that the inspection opens it.
+UNREAD = (Supervision.MASK, Supervision.BOX, Supervision.POINT)
 SITE = "folder"
 
 
@@ -52,19 +59,21 @@ class _Listening(Folder):
 def guess_federation(root: Path) -> Federation:
     """Return the federation that a folder would be the only site of, judging by what it holds.
 
-    Masks are looked at for the classes they use, other annotations for the labels they name. A
-    folder without any is taken for unlabelled images of a segmentation task.
+    Masks are looked at for the classes they use, other annotations for the labels they name. Masks
+    of only some images beside other annotations are those of test images. A folder without any is
+    taken for unlabelled images of a segmentation task.
 
     Raises:
         DataError: There are no images, or nothing that can be read.
     """
     size, channels = _image_shape(root)
-    form, labels = _annotations(root)
+    form, labels, segments = _annotations(root)
+    classifies = form is Supervision.IMAGE and not segments
     table: dict[str, Any] = {
         "name": SITE,
-        "task": "classification" if form is Supervision.IMAGE else "segmentation",
+        "task": "classification" if classifies else "segmentation",
         "labels": list(labels),
-        "exclusive": form is not Supervision.IMAGE,
+        "exclusive": not classifies,
         "image": {"size": list(size), "channels": channels},
         "site": [{"name": SITE, "data": ".", "supervision": form}],
     }
@@ -117,41 +126,84 @@ def _side(length: int) -> int:
     return min(max(length, 8), 4096)
 
 
-def _annotations(root: Path) -> tuple[Supervision, tuple[str, ...]]:
-    if (root / "masks").is_dir():
-        return _from_masks(root)
-    stand_in = validate(
-        Federation,
-        {
-            "name": SITE,
-            "task": "segmentation",
-            "labels": ["unknown"],
-            "image": {"size": [8, 8]},
-            "site": [{"name": SITE, "data": "."}],
-        },
-        root.name,
-    )
-    images = {path.name: path.stem for path in _images(root)}
-    images |= {stem: stem for stem in images.values()}
+def _annotations(root: Path) -> tuple[Supervision, tuple[str, ...], bool]:
+    """Return the form and the labels of what is annotated, and whether there are masks.
+
+    Masks of all images, or of training images where nothing else says what these show, are what a
+    model is trained on. Masks of some images beside other annotations are those of test images.
+    """
+    folder = Folder(root, _stand_in(root), SITE)
+    pictures = find_pictures(Loader(folder), _pass_over)
+    images = case_names(folder, pictures)
+    assigned = assign(folder, pictures, _pass_over, images.refused)
+    train = [name for name, (_, split) in assigned.items() if split == "train"]
+    masks = _masks(root)
+    if masks and all(name in masks for name in pictures):
+        return (*_from_masks(root), True)
+    drawn = _from_shapes(folder, images, set(train)) or _from_tables(folder)
+    if drawn is None and any(name in masks for name in train):
+        return (*_from_masks(root), True)
+    form, labels = drawn or _from_unread(folder) or (Supervision.NONE, ())
+    if masks:  # what test images show may be more than annotations name
+        labels += _from_masks(root)[1][len(labels) :]
+    return form, labels or ("unknown",), bool(masks)
+
+
+def _stand_in(root: Path) -> Federation:
+    table = {
+        "name": SITE,
+        "task": "segmentation",
+        "labels": ["unknown"],
+        "image": {"size": [8, 8]},
+        "site": [{"name": SITE, "data": "."}],
+    }
+    return validate(Federation, table, root.name)
+
+
+def _from_shapes(
+    folder: Folder, images: Mapping[str, str], train: set[str]
+) -> tuple[Supervision, tuple[str, ...]] | None:
+    """Return the form and labels of shapes on training images, else on any; `None` without any."""
     for way in FORMATS:
-        folder = _Listening(root, stand_in, SITE)
-        files = way.find(folder)
-        if not files:
-            continue
-        found = way.read(folder, files, images, _pass_over)
-        shapes = [mark.shape for marks in found.marks.values() for mark in marks]
-        if shapes:
-            return _form_of(shapes), tuple(folder.heard)
+        listening = _Listening(folder.root, folder.federation, folder.site)
+        files = way.find(listening)
+        found = way.read(listening, files, images, _pass_over).marks if files else {}
+        own = {name: marks for name, marks in found.items() if name.partition(":")[0] in train}
+        marks = [mark for marks in (own or found).values() for mark in marks]
+        if marks:
+            return _form_of(marks, way.forms), tuple(listening.heard)
+    return None
+
+
+def _from_tables(folder: Folder) -> tuple[Supervision, tuple[str, ...]] | None:
+    """Return the labels that a table of tags has columns for; `None` where there is no table."""
     for name in TABLES:
-        if (root / name).is_file():
-            columns = column_names(Folder(root, stand_in, SITE), name)
+        if (folder.root / name).is_file():
+            columns = column_names(folder, name)
             return Supervision.IMAGE, tuple(c for c in columns if c != "image")
-    return Supervision.NONE, ("unknown",)
+    return None
 
 
-def _form_of(shapes: list[Shape]) -> Supervision:
-    kinds = {type(shape) for shape in shapes}
-    return next(form for types, form in FORMS if kinds & set(types))
+def _from_unread(folder: Folder) -> tuple[Supervision, tuple[str, ...]] | None:
+    """Return the form of annotation files that hold no shape, so that the inspection opens them."""
+    for way in FORMATS:
+        if way.find(folder):
+            return next(form for form in UNREAD if form in way.forms), ()
+    return None
+
+
+def _form_of(marks: list[Mark], able: Collection[Supervision]) -> Supervision:
+    """Return what all marks can stand for; where nothing fits all, what fits some."""
+    forms = [form for form in FORMS if form in able]
+    if any(mark.label == 0 for mark in marks):  # who marks background marks only some pixels
+        forms = [form for form in forms if form.marks_pixels and form is not Supervision.MASK]
+    if all(isinstance(mark.shape, Box) for mark in marks):
+        forms = [form for form in forms if form is not Supervision.ROTATED_BOX]
+    for fits in (all, any):
+        for form in forms:
+            if fits(chosen_shape(mark, form) is not None for mark in marks):
+                return form
+    return Supervision.MASK
 
 
 def _from_masks(root: Path) -> tuple[Supervision, tuple[str, ...]]:
@@ -166,12 +218,18 @@ def _from_masks(root: Path) -> tuple[Supervision, tuple[str, ...]]:
     return Supervision.SCRIBBLE if UNSEEN in values else Supervision.MASK, labels
 
 
+def _masks(root: Path) -> dict[str, Path]:
+    """Return the mask files by the names of their images."""
+    if not (root / "masks").is_dir():
+        return {}
+    types = (*MASK_TYPES, *VOLUME_TYPES)
+    return list_files(root / "masks", root, "mask", "the folder", types, _pass_over)
+
+
 def _mask_values(root: Path) -> Iterator[np.ndarray]:
     """Yield the values of each mask that can be read; what cannot is reported by the inspection."""
-    types = (*MASK_TYPES, *VOLUME_TYPES)
-    masks = list_files(root / "masks", root, "mask", "the folder", types, _pass_over)
     images = {path.name.partition(".")[0]: path for path in _images(root)}
-    for path in masks.values():
+    for path in _masks(root).values():
         try:
             if path.name.lower().endswith(VOLUME_TYPES):
                 image = images[path.name.partition(".")[0]]

@@ -6,7 +6,8 @@ would stop at the first error, an inspection notes it and goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, UInt8
 
-from consilia.declare import Federation
+from consilia.datasets.contract import Cases
+from consilia.declare import Federation, Supervision
 from consilia.errors import DataError, listing
+from consilia.labels import LabelView
 from consilia.readers.boxes import check_boxes
-from consilia.readers.entries import SPLITS, UNSEEN, Entry, Folder, in_split
-from consilia.readers.files import Report, Severity, Size, few
+from consilia.readers.entries import SPLITS, UNSEEN, Entry, Folder, Split, in_split
+from consilia.readers.files import Report, Size, few
 from consilia.readers.folder import Copies, note_copy
 from consilia.readers.images import Pixels, check_channels
 from consilia.readers.load import Loader
 from consilia.readers.masks import check_stated, read_mask
+from consilia.readers.problems import Problem, Problems
 from consilia.readers.survey import survey
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One sentence about a folder: an error stops a run, a warning does not."""
-
-    severity: Severity
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,8 @@ class LabelCount:
 
     Attributes:
         images: That hold it, of those that can be read.
-        share: Of all pixels that were looked at in masks; `None` where there are no masks.
+        share: Of all pixels that were looked at in masks, those of which splits an inspection says;
+            `None` where there are no masks.
     """
 
     images: int
@@ -60,6 +57,9 @@ class Inspection:
         splits: How many images are used for what.
         labels: How often each label of the federation was found.
         memory: Bytes that images and labels take once they are read.
+        form: How the site declares that its training images are annotated.
+        forms: How many images have annotations of each form, those that are judged included.
+        looked_at: The splits whose masks the shares of labels are of.
     """
 
     path: str
@@ -70,6 +70,9 @@ class Inspection:
     splits: dict[str, int]
     labels: dict[str, LabelCount]
     memory: int
+    form: str = ""
+    forms: dict[str, int] = field(default_factory=dict)
+    looked_at: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -99,15 +102,7 @@ def inspect_folder(path: Path, federation: Federation, site: str | None) -> Insp
         federation: Gives the labels, the image size and the site's declaration.
         site: Whose folder it is; `None` for a common test set.
     """
-    problems: list[Problem] = []
-    told: set[Problem] = set()
-
-    def report(severity: Severity, sentence: str) -> None:
-        problem = Problem(severity, sentence)
-        if problem not in told:  # a damaged volume is told once, not for each of its slices
-            told.add(problem)
-            problems.append(problem)
-
+    report = Problems()
     folder = Folder(path, federation, site)
     tally = _Tally(folder, Loader(folder))
     entries: tuple[Entry, ...] = ()
@@ -123,13 +118,22 @@ def inspect_folder(path: Path, federation: Federation, site: str | None) -> Insp
     return Inspection(
         path=str(path),
         site=site,
-        problems=tuple(problems),
+        problems=report.grouped(),
         images=len(entries),
         patients=len({entry.patient for entry in entries}),
         splits={split: len(in_split(entries, split)) for split in SPLITS},
         labels=tally.counts(),
         memory=memory_needed(folder, entries),
+        form="" if site and site not in federation.sites else folder.form.value,
+        forms=dict(tally.forms),
+        looked_at=tuple(split for split in SPLITS if split in tally.masked),
     )
+
+
+def form_of(folder: Folder, split: Split) -> str:
+    """Return how the images of a split are annotated: those that are judged, completely."""
+    complete = Supervision.MASK if folder.segments else Supervision.IMAGE
+    return (folder.form if split == "train" else complete).value
 
 
 def memory_needed(folder: Folder, entries: tuple[Entry, ...]) -> int:
@@ -153,9 +157,76 @@ def memory_needed(folder: Folder, entries: tuple[Entry, ...]) -> int:
     )
 
 
+def inspect_arrays(
+    path: str,
+    folder: Folder,
+    parts: Mapping[Split, Cases],
+    view: LabelView | None,
+    report: Problems | None,
+) -> Inspection:
+    """Return what arrays hold that were read or drawn, and what is odd about them.
+
+    Args:
+        path: Where they come from.
+        folder: What is declared about them.
+        parts: The images of each split, of which those that are judged have complete labels.
+        view: What the annotations of training images say; `None` where there are none.
+        report: Hears of images and labels that are probably not meant; `None`: nobody asks.
+    """
+    tally = _Tally(folder, Loader(folder))
+    entries: list[Entry] = []
+    memory = 0 if view is None else view.target.nbytes
+    for split in SPLITS:
+        cases = parts.get(split)
+        if cases is None:
+            continue
+        memory += cases.image.nbytes
+        for at, (name, patient) in enumerate(zip(cases.case, cases.group, strict=True)):
+            entry = Entry(name, Path(name), None, patient, split)
+            entries.append(entry)
+            tally.forms[form_of(folder, split)] += 1
+            if cases.image[at].min() == cases.image[at].max():
+                tally.constant.append(entry.shown)
+            if split == "train" and view is not None:
+                _count_view(entry, tally, view, at)
+            elif cases.truth is not None and cases.truth.ndim == 3:
+                _count_mask(entry, tally, cases.truth[at])
+            elif cases.truth is not None:
+                tally.found(entry, cases.truth[at] == 1)
+    if report is not None:
+        _warn(tally, tuple(entries), report)
+    return Inspection(
+        path=path,
+        site=folder.site,
+        problems=() if report is None else report.grouped(),
+        images=len(entries),
+        patients=len({entry.patient for entry in entries}),
+        splits={split: len(in_split(entries, split)) for split in SPLITS},
+        labels=tally.counts(),
+        memory=memory,
+        form=folder.form.value,
+        forms=dict(tally.forms),
+        looked_at=tuple(split for split in SPLITS if split in tally.masked),
+    )
+
+
+def _count_view(entry: Entry, tally: _Tally, view: LabelView, at: int) -> None:
+    """Count what the annotations of a training image say."""
+    source = tally.folder.source("train")
+    if source in {"mask", "marks"}:
+        drawn = view.target[at]
+        if view.known_pixels is not None:
+            drawn = np.where(view.known_pixels[at], drawn, np.uint8(UNSEEN))
+        _count_mask(entry, tally, drawn)
+    elif not view.segments and source == "tags":
+        tally.found(entry, (view.target[at] == 1) & view.known_labels[at])
+    elif view.constraint is not None and source != "nothing":
+        tally.found(entry, view.constraint[at].any(axis=(1, 2)) & view.known_labels[at])
+
+
 @dataclass
 class _Tally:
-    """What was found so far, over all files of a folder."""
+    """What was found so far, over all images of a site."""
 
     folder: Folder
     loader: Loader
@@ -166,9 +237,12 @@ class _Tally:
     highest: float = -np.inf
     masks: int = 0
     empty: list[str] = field(default_factory=list)
+    unmarked: list[str] = field(default_factory=list)
     foreign: dict[str, list[str]] = field(default_factory=dict)
     looked_at: int = 0
     trained_on: int = 0
+    masked: set[str] = field(default_factory=set)
+    forms: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         labels = len(self.folder.federation.labels)
@@ -204,7 +278,12 @@ def _look_at(entry: Entry, tally: _Tally, report: Report) -> None:
     """Read all files of one image, and note what they hold and what is wrong with them."""
     folder, source = tally.folder, tally.folder.source(entry.split)
     shape = _look_at_image(entry, tally, report)
-    if source in {"mask", "marks"} and (entry.mask is not None or entry.drawn):
+    lost = entry.unread and not entry.marks  # nobody knows what was drawn
+    drawn = entry.mask is not None or (entry.drawn is not None and not lost)
+    if source == "nothing" or (entry.tags is not None if source == "tags" else drawn):
+        tally.forms[form_of(folder, entry.split)] += 1
+    measured = shape is not None or entry.mask is not None or entry.stated is not None
+    if source in {"mask", "marks"} and drawn and measured:
         try:
             _count_mask(entry, tally, read_mask(tally.loader, entry, shape))
         except DataError as problem:
@@ -218,8 +297,10 @@ def _look_at(entry: Entry, tally: _Tally, report: Report) -> None:
             except DataError as problem:
                 report("error", str(problem))
             check_boxes(folder, entry, shape, report)
-        drawn = {mark.label - 1 for mark in entry.marks}
-        tally.found(entry, np.isin(np.arange(len(folder.federation.labels)), list(drawn)))
+        if not entry.marks and not entry.unread:
+            tally.unmarked.append(entry.shown)
+        shown = {mark.label - 1 for mark in entry.marks}
+        tally.found(entry, np.isin(np.arange(len(folder.federation.labels)), list(shown)))
 
 
 def _look_at_image(entry: Entry, tally: _Tally, report: Report) -> Size | None:
@@ -256,7 +337,8 @@ def _count_mask(entry: Entry, tally: _Tally, mask: UInt8[np.ndarray, "h w"]) -> 
     tally.pixels += np.where(own, counts[1 : labels + 1], 0)
     tally.looked_at += int(counts[:UNSEEN].sum())
     tally.masks += 1
-    if not own.any():
+    tally.masked.add(entry.split)
+    if not own.any() and not entry.unread:
         tally.empty.append(_mask_name(entry))
 
 
@@ -296,8 +378,8 @@ def _label_warnings(tally: _Tally, entries: tuple[Entry, ...]) -> Iterator[str]:
             f"used: {few(names)}"
         )
     train = in_split(entries, "train")
-    without = [entry.shown for entry in train if not entry.marks]
-    if folder.source("train") == "boxes" and without:
+    without = tally.unmarked
+    if without:
         source = train[0].drawn or "boxes.csv"
         row = f"row in {source}" if source.endswith(".csv") else f"box in {source}"
         yield (
@@ -305,7 +387,7 @@ def _label_warnings(tally: _Tally, entries: tuple[Entry, ...]) -> Iterator[str]:
             f"of its labels ({len(without)} of {len(train)}): {few(without)}"
         )
     never = [labels[at] for at in folder.annotated if not tally.trained[at]]
-    if tally.trained_on and never:
+    if tally.trained_on and never and not any(entry.unread for entry in train):
         yield f"{who} annotates {listing(never)}, but no training image shows it"
     if not in_split(entries, "test"):
         yield f"{who} has no test images, so models cannot be judged on its own"

@@ -71,12 +71,14 @@ def read(
                 found.sizes[case] = (sides[0], sides[1]), what
         except DataError as problem:
             report("error", str(problem))
+            found.unread.add(case)
             continue
         for at, row in enumerate(table["shapes"], start=1):
             try:
                 found.add(case, _mark(folder, row, f"{what}, shape {at},"))
             except DataError as problem:
                 report("error", str(problem))
+                found.unread.add(case)
     return found
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from consilia.errors import DataError
 from consilia.readers.entries import Annotations, Folder
 from consilia.readers.files import Report, check_bytes, guarded, printable, stay_inside
-from consilia.readers.tables import find_image
+from consilia.readers.tables import find_image, was_refused
 
 #: The largest file of annotations that is read, in bytes.
 LARGEST_MARKUP = 512 << 20
@@ -112,6 +112,8 @@ def resolve(found: str, images: Mapping[str, str], where: str, report: Report) -
     for name in (plain, plain.rpartition(".")[0]):
         if name in images:
             return images[name]
+        if was_refused(name, images):
+            return None
     return find_image(found, images, where, report, "the entry")
 
 
@@ -125,6 +127,8 @@ def paired(
     """Yield each file that speaks of the image of its name, that case, and the file for sentences."""
     for path in files:
         what = f"{path.name} of {folder.who}"
+        if was_refused(path.stem, images):
+            continue
         if path.stem not in images:
             report(
                 "error", f"{what} has no image of the same name in 'images'; rename or remove it"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import cast
+from zlib import crc32
 
 import numpy as np
 
@@ -23,18 +24,26 @@ from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import Federation
 from consilia.errors import DataError, listing, suggestion
 from consilia.readers.entries import SPLITS, UNSEEN, Folder, Split
-from consilia.readers.files import check_bytes, check_values, guarded, refuse
+from consilia.readers.files import Report, check_bytes, check_values, guarded, refuse
 from consilia.readers.images import check_finite, fit_image, fit_mask, index_values
 from consilia.readers.masks import fit_marks
-from consilia.readers.patients import check_leaks, drawn_split
+from consilia.readers.patients import check_leaks, drawn_split, report_copy
 from consilia.readers.views import view_of_masks, view_of_nothing, view_of_tags
 
 ARRAYS = ("image", "mask", "label", "patient", "split", "case")
 SUFFIX = ".npz"
 
 
-def read_npz_site(path: Path, federation: Federation, site: str | None) -> SiteData:
+def read_npz_site(
+    path: Path, federation: Federation, site: str | None, report: Report = refuse
+) -> SiteData:
     """Return everything a site's .npz file holds, with its label view as the site declared it.
+
+    Args:
+        path: The file.
+        federation: Gives the labels, the image size and the site's declaration.
+        site: Whose file it is; `None` for a common test set, of which all cases are test cases.
+        report: Hears of images and patients that are in several splits, and of copies.
 
     Raises:
         DataError: Something in the file cannot be used; the sentence says what, and the way out.
@@ -46,7 +55,8 @@ def read_npz_site(path: Path, federation: Federation, site: str | None) -> SiteD
     groups = _texts(arrays.get("patient"), count)
     names = _texts(arrays.get("case"), count)
     splits = _splits(folder, arrays.get("split"), groups, what)
-    check_leaks(folder, zip(groups, splits, strict=True), refuse)
+    check_leaks(folder, zip(groups, splits, strict=True), report)
+    _note_copies(folder, arrays["image"], names, splits, report)
     parts = {
         split: np.array([at for at, own in enumerate(splits) if own == split], dtype=np.int64)
         for split in SPLITS
@@ -129,9 +139,27 @@ def _splits(
     strange = [split for split in found if split not in SPLITS]
     if strange:
         near = suggestion(strange[0], SPLITS)
-        msg = f"{what} has the split '{strange[0]}'; expected {listing(SPLITS)}{near}"
+        msg = f"{what} has the split '{strange[0]}'; expected {listing(SPLITS, 'or')}{near}"
         raise DataError(msg)
     return cast("tuple[Split, ...]", found)
+
+
+def _note_copies(
+    folder: Folder,
+    images: np.ndarray,
+    names: tuple[str, ...],
+    splits: tuple[Split, ...],
+    report: Report,
+) -> None:
+    """Report images that have the same values as one before, unless they are constant."""
+    first: dict[int, int] = {}
+    order = sorted(range(len(images)), key=lambda at: SPLITS.index(splits[at]))
+    for at in order:  # splits in the order in which a folder's are read
+        same = first.setdefault(crc32(np.ascontiguousarray(images[at]).data), at)
+        if same == at or images[at].min() == images[at].max():
+            continue
+        if np.array_equal(images[at], images[same]):
+            report_copy(folder, (names[same], splits[same]), (names[at], splits[at]), report)
 
 
 def _judged(

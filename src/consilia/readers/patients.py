@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from consilia.errors import listing, suggestion
-from consilia.readers.entries import SPLITS, Folder, Picture, Split
+from consilia.readers.entries import SPLITS, Folder, Names, Picture, Split
 from consilia.readers.files import Report, few, printable
 from consilia.readers.tables import Row, once_each, read_table
 
@@ -19,9 +19,12 @@ TEST_SHARE = 0.2
 
 
 def assign(
-    folder: Folder, pictures: Mapping[str, Picture], report: Report
+    folder: Folder,
+    pictures: Mapping[str, Picture],
+    report: Report,
+    refused: Iterable[str] = (),
 ) -> dict[str, tuple[str, Split]]:
-    """Return the patient and the split of each image."""
+    """Return the patient and the split of each image; rows about refused ones are passed over."""
     if not folder.has("cases.csv"):
         patients = {name: picture.patient or name for name, picture in pictures.items()}
         return {
@@ -31,7 +34,7 @@ def assign(
     columns = ("image", "patient", "split")
     needed = columns if folder.site else columns[:2]
     names = {p.path.name: name for name, p in pictures.items()} | {name: name for name in pictures}
-    table = read_table(folder, "cases.csv", names, needed, columns, report)
+    table = read_table(folder, "cases.csv", Names(names, refused), needed, columns, report)
     default: Split = "train" if folder.site else "test"
     assigned = {name: (name, default) for name in pictures}
     if table is None:
@@ -95,3 +98,18 @@ def check_leaks(folder: Folder, assigned: Iterable[tuple[str, Split]], report: R
                 f"{listing(s for s in SPLITS if s in found)}, so a model would be judged on a "
                 "patient it has seen; keep each patient in one split",
             )
+
+
+def report_copy(
+    folder: Folder, first: tuple[str, Split], second: tuple[str, Split], report: Report
+) -> None:
+    """Report two images, each with its split, that have the same pixels."""
+    what = f"images '{first[0]}' and '{second[0]}' of {folder.who} are the same"
+    if first[1] == second[1]:
+        report("warning", f"{what}; remove one if it is the same examination")
+    else:
+        report(
+            "error",
+            f"{what}, but one is in '{first[1]}' and one in '{second[1]}', so a model would "
+            "be judged on an image it has seen; remove one or keep both in one split",
+        )

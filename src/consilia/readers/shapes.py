@@ -176,8 +176,9 @@ def check_inside(mark: Mark, image: str, size: Size) -> None:
         DataError: It reaches out of the image, or a rotated box has its centre outside.
     """
     low, high = _extent(mark.shape)
+    slack = 0.0 if mark.exact else BEYOND
     if isinstance(mark.shape, Box):
-        box, slack = mark.shape, 0.0 if mark.exact else BEYOND
+        box = mark.shape
         if min(low) < -slack or box.bottom >= size[0] + slack or box.right >= size[1] + slack:
             msg = (
                 f"{mark.where} has a box of columns {box.left} to {box.right} and rows {box.top} to "
@@ -185,10 +186,11 @@ def check_inside(mark: Mark, image: str, size: Size) -> None:
                 f"{size[0] - 1}; give both ends in pixels, counted from 0"
             )
             raise DataError(msg)
-    elif min(low) < -BEYOND or high[0] > size[0] + BEYOND or high[1] > size[1] + BEYOND:
+    elif min(low) < -slack or high[0] > size[0] + slack or high[1] > size[1] + slack:
         place = f"in rows {low[0]:.5g} to {high[0]:.5g} and columns {low[1]:.5g} to {high[1]:.5g}"
         if low == high:
-            shift = 0.5 if mark.exact and isinstance(mark.shape, Dots) else 0.0
+            counted = mark.exact and isinstance(mark.shape, Dots)  # in whole pixels
+            shift = 0.5 if counted or isinstance(mark.shape, RotatedBox) else 0.0
             place = f"at row {low[0] - shift:.5g} and column {low[1] - shift:.5g}"
         msg = (
             f"{mark.where} has a {NOUNS[type(mark.shape)]} {place}, but image '{image}' has "
@@ -203,7 +205,8 @@ def _extent(shape: Shape) -> tuple[Point, Point]:
         case Box():
             return (shape.top, shape.left), (shape.bottom + 1, shape.right + 1)
         case RotatedBox():  # may reach beyond the image, as one around a label at its border does
-            return (shape.row, shape.col), (shape.row, shape.col)
+            centre = shape.row + 0.5, shape.col + 0.5
+            return centre, centre
         case Bitmap():
             height, width = shape.size
             return (shape.top, shape.left), (shape.top + height, shape.left + width)

@@ -145,10 +145,13 @@ def _held_out(name: str, data: SiteData, validation: float, seed: int) -> SiteDa
     )
     held = set(patients[: max(1, round(validation * len(patients)))])
     if len(held) == len(patients):
-        msg = (
-            f"site '{name}' has {len(patients)} training patient and cannot hold one out; set "
-            "evaluate.validation = 0, or list validation cases in its cases.csv"
-        )
+        found = "1 training patient and cannot hold one out; set evaluate.validation = 0"
+        if len(patients) > 1:
+            found = (
+                f"{len(patients)} training patients, and evaluate.validation = {validation} would hold "
+                "out all of them; set a smaller part"
+            )
+        msg = f"site '{name}' has {found}, or list validation cases in its cases.csv"
         raise DataError(msg)
     if train.truth is None:
         msg = (

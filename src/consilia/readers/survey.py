@@ -9,8 +9,8 @@ import numpy as np
 
 from consilia.declare import Supervision
 from consilia.errors import DataError, suggestion
-from consilia.readers.entries import UNSEEN, Entry, Folder, Picture, Split, in_split
-from consilia.readers.files import Report, few, list_files, quoted
+from consilia.readers.entries import UNSEEN, Entry, Folder, Names, Picture, Split, in_split
+from consilia.readers.files import Report, few, list_files, quoted, scan, split_name
 from consilia.readers.formats import Drawn, find_drawn
 from consilia.readers.images import IMAGE_TYPES, RANGE
 from consilia.readers.load import Loader
@@ -29,6 +29,8 @@ from consilia.readers.tags import check_tags, read_tags
 from consilia.readers.volumes import VOLUME_TYPES, Geometry, is_deep
 from consilia.weaken import Box, RotatedBox
 
+#: Files of annotation tools that may lie beside images.
+BESIDE = (".json", ".xml")
 #: Which shapes can stand for what a site declares.
 ACCEPTED: dict[Supervision, tuple[type, ...]] = {
     Supervision.MASK: (Polygon, Bitmap),
@@ -50,11 +52,10 @@ def survey(loader: Loader, report: Report) -> tuple[Entry, ...]:
     """
     folder = loader.folder
     _check_declaration(folder)
-    pictures = _find_pictures(loader, report)
-    assigned = assign(folder, pictures, report)
+    pictures = find_pictures(loader, report)
+    images = case_names(folder, pictures)
+    assigned = assign(folder, pictures, report, images.refused)
     splits = {name: split for name, (_, split) in assigned.items()}
-    images = {p.case(at): p.case(at) for p in pictures.values() for at in range(p.planes or 1)}
-    images |= {p.path.name: p.name for p in pictures.values() if p.planes is None}
     drawn = find_drawn(folder, pictures, splits, images, report)
     tags: dict[str, tuple[int, ...]] | None = {}
     tagged = {split for split in splits.values() if folder.source(split) == "tags"}
@@ -92,7 +93,7 @@ def _check_declaration(folder: Folder) -> None:
 # ----------------------------------------------------------------------------------------- images
 
 
-def _find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
+def find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
     """Return the images of a folder by their names, and how many slices each has."""
     folder = loader.folder
     root, who = folder.root, folder.who
@@ -105,7 +106,7 @@ def _find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
         raise DataError(msg)
     types = (*IMAGE_TYPES, *VOLUME_TYPES)
     files = list_files(
-        root / "images", root, "image", who, types, report, beside=(".json", ".xml"), series=True
+        root / "images", root, "image", who, types, report, beside=BESIDE, series=True
     )
     pictures, volumes = {}, {}
     for name, path in files.items():
@@ -125,6 +126,20 @@ def _find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
         raise DataError(msg)
     _remark(folder, volumes, report)
     return pictures
+
+
+def case_names(folder: Folder, pictures: Mapping[str, Picture]) -> Names:
+    """Return the case that each name stands for: slices by theirs, images with or without type."""
+    images = {p.case(at): p.case(at) for p in pictures.values() for at in range(p.planes or 1)}
+    images |= {p.path.name: p.name for p in pictures.values() if p.planes is None}
+    used = {p.path.name for p in pictures.values()}
+    place, what = folder.root / "images", f"folder 'images' of {folder.who}"
+    refused: set[str] = set()
+    for entry in scan(place, folder.root, what):
+        stem, suffix = split_name(entry.name)
+        if entry.name not in used and suffix.lower() not in BESIDE:
+            refused |= {entry.name} if stem in pictures else {entry.name, stem}
+    return Names(images, refused)
 
 
 def _remark(folder: Folder, volumes: Mapping[str, Geometry], report: Report) -> None:
@@ -177,6 +192,7 @@ def _entries(
             None if picture.planes is None else picture.name,
             plane,
             picture.deep,
+            source is not None and source.lost(case),
         )
         for plane in range(picture.planes or 1)
         for case in (picture.case(plane),)
@@ -242,7 +258,7 @@ def _check_shapes(folder: Folder, entries: Iterable[Entry], report: Report) -> N
         form = folder.form if entry.split == "train" else Supervision.MASK
         for mark in entry.marks:
             noun = NOUNS[type(mark.shape)]
-            if _chosen(mark, form) is not None or (noun, entry.split == "train") in told:
+            if chosen_shape(mark, form) is not None or (noun, entry.split == "train") in told:
                 continue
             told.add((noun, entry.split == "train"))
             need = f"the supervision of {folder.who} is '{form}'"
@@ -256,7 +272,7 @@ def _check_shapes(folder: Folder, entries: Iterable[Entry], report: Report) -> N
             )
 
 
-def _chosen(mark: Mark, form: Supervision) -> Shape | None:
+def chosen_shape(mark: Mark, form: Supervision) -> Shape | None:
     """Return the shape of a mark that can stand for a form."""
     for shape in mark.shapes:
         if isinstance(shape, ACCEPTED[form]):
@@ -271,6 +287,6 @@ def _settled(folder: Folder, entry: Entry) -> Entry:
     if not entry.marks:
         return entry
     form = folder.form if entry.split == "train" else Supervision.MASK
-    chosen = [(mark, _chosen(mark, form)) for mark in entry.marks]
+    chosen = [(mark, chosen_shape(mark, form)) for mark in entry.marks]
     marks = [replace(mark, shapes=(shape,)) for mark, shape in chosen if shape is not None]
     return replace(entry, marks=tuple(sorted(marks, key=lambda mark: mark.label)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from consilia.errors import DataError, listing, suggestion
-from consilia.readers.entries import Folder
+from consilia.readers.entries import Folder, Names
 from consilia.readers.files import Report, check_values, guarded, printable, stay_inside
 
 LARGEST_TABLE = 64 << 20
@@ -75,12 +75,19 @@ def column_names(folder: Folder, name: str) -> tuple[str, ...]:
             return tuple(file.schema_arrow.names)
 
 
+def was_refused(found: str, images: Mapping[str, str]) -> bool:
+    """Return whether an image of this name is there but cannot be used, as was reported."""
+    return isinstance(images, Names) and found in images.refused
+
+
 def find_image(
     found: str, images: Mapping[str, str], where: str, report: Report, thing: str = "the row"
 ) -> str | None:
     """Return the image that is meant by a name; `None` where there is none, as was reported."""
     if found in images:
         return images[found]
+    if was_refused(found, images):
+        return None
     names = sorted(set(images.values()))
     near = suggestion(found, names) if len(names) <= 200 else ""
     report(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from consilia.errors import DataError, listing
-from consilia.readers.files import Size, list_files, refuse
+from consilia.readers.files import Size, list_files, refuse, split_name
 from consilia.readers.images import IMAGE_TYPES, fit_image, read_image
 from consilia.readers.volumes import VOLUME_TYPES, Geometry, is_deep, read_geometry, read_planes
 
@@ -38,24 +38,41 @@ def read_unlabelled(folder: Path, size: Size, channels: int) -> Iterator[Unlabel
     """Yield the images of a folder (or of its `images` folder) by name, one file in memory at a time.
 
     Args:
-        folder: Holds images and nothing else, or a folder `images` that does.
+        folder: Holds images and nothing else, or a folder `images` that does; or a single image.
         size: Height and width that all images are brought to.
         channels: That all images are brought to.
     """
-    who = f"folder '{folder.name}'"
-    if not folder.is_dir():
-        msg = f"folder '{folder}' does not exist; check the path"
-        raise DataError(msg)
-    inner = folder / "images"
     types = (*IMAGE_TYPES, *VOLUME_TYPES)
-    place = inner if inner.is_dir() else folder
-    files = list_files(place, folder, "image", who, types, refuse, series=True)
-    if not files:
-        msg = f"{who} holds no images; expected files of type {listing(types)}"
-        raise DataError(msg)
+    if folder.is_file():
+        files, folder = _one_file(folder, types), folder.parent
+        who = f"folder '{folder.resolve().name}'"
+    else:
+        who = f"folder '{folder.name}'"
+        files = _all_files(folder, who, types)
     for name, path in files.items():
         what = f"image '{path.name}' of {who}"
         geometry = read_geometry(path, folder, what) if is_deep(path) else None
         planes = [read_image(path, what)] if geometry is None else read_planes(path, folder, what)
         image = np.stack([fit_image(plane, size, channels, what) for plane in planes])
         yield Unlabelled(name, path, image, (planes[0].shape[0], planes[0].shape[1]), geometry)
+
+
+def _one_file(path: Path, types: tuple[str, ...]) -> dict[str, Path]:
+    name, suffix = split_name(path.name)
+    if suffix.lower() not in types:
+        msg = f"file '{path}' is no image; expected a folder, or a file of type {listing(types, 'or')}"
+        raise DataError(msg)
+    return {name: path}
+
+
+def _all_files(folder: Path, who: str, types: tuple[str, ...]) -> dict[str, Path]:
+    if not folder.is_dir():
+        msg = f"folder '{folder}' does not exist; check the path"
+        raise DataError(msg)
+    inner = folder / "images"
+    place = inner if inner.is_dir() else folder
+    files = list_files(place, folder, "image", who, types, refuse, series=True)
+    if not files:
+        msg = f"{who} holds no images; expected files of type {listing(types)}"
+        raise DataError(msg)
+    return files

@@ -47,12 +47,14 @@ def read(
                     found.sizes[case] = (sides[0], sides[1]), what
         except DataError as problem:
             report("error", str(problem))
+            found.unread.add(case)
             continue
         for at, thing in enumerate(tree.iter("object"), start=1):
             try:
                 found.add(case, _mark(folder, thing, f"{what}, object {at},"))
             except DataError as problem:
                 report("error", str(problem))
+                found.unread.add(case)
     return found
 
 

@@ -134,7 +134,7 @@ def _check(format: Format, form: Supervision, cases: Cases, view: LabelView) -> 
         raise UsageError(msg)
     able = [name for name, forms in FORMS.items() if form in forms]
     if form is not Supervision.NONE and format not in able:
-        msg = f"format '{format}' cannot hold supervision '{form}'; use {listing(able)}"
+        msg = f"format '{format}' cannot hold supervision '{form}'; use {listing(able, 'or')}"
         raise UsageError(msg)
     if len(cases) != len(view):
         msg = f"there are {len(cases)} cases, but the view is of {len(view)}; write those it is of"

@@ -22,6 +22,7 @@ from consilia.readers.files import Report, Size, list_files, printable
 from consilia.readers.images import IMAGE_TYPES, read_size
 from consilia.readers.markup import number, read_markup
 from consilia.readers.shapes import Mark, Polygon, Shape, touched
+from consilia.readers.tables import was_refused
 
 CLASSES = ("classes.txt", "labels/classes.txt")
 
@@ -40,12 +41,15 @@ def read(
         classes = _classes(folder)
     except DataError as problem:
         report("error", str(problem))
+        found.damaged = True
         return found
     pictures = list_files(
         folder.root / "images", folder.root, "image", folder.who, IMAGE_TYPES, lambda *_: None
     )
     for path in files:
         what = f"{path.name} of {folder.who}"
+        if was_refused(path.stem, images):
+            continue
         if path.stem not in pictures:
             report(
                 "error", f"{what} has no image of the same name in 'images'; rename or remove it"
@@ -57,6 +61,7 @@ def read(
             size = read_size(picture, folder.name(picture))
         except DataError as problem:
             report("error", str(problem))
+            found.unread.add(images[path.stem])
             continue
         for at, line in enumerate(text.splitlines(), start=1):
             try:
@@ -65,6 +70,7 @@ def read(
                     found.add(images[path.stem], mark)
             except DataError as problem:
                 report("error", str(problem))
+                found.unread.add(images[path.stem])
     return found
 
 
