@@ -64,12 +64,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     return f"no {kind} named '{name}'{suggestion(name, names)} (known: {', '.join(names)})"
 
 
-def listing(names: Iterable[str]) -> str:
-    """Return names as "'a', 'b' and 'c'", for use inside a sentence."""
+def listing(names: Iterable[str], last: str = "and") -> str:
+    """Return names as "'a', 'b' and 'c'" (or "... or 'c'"), for use inside a sentence."""
     quoted = [f"'{name}'" for name in names]
     if len(quoted) < 2:
         return "".join(quoted)
-    return f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+    return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"
 
 
 def reason(error: OSError) -> str:

@@ -14,9 +14,10 @@ from PIL import Image
 from typer.main import get_command
 
 from consilia.cli.main import app
+from consilia.cli.show import table
 from consilia.engines import inprocess
 from consilia.methods import METHODS
-from tests.cli.support import consilia, flat, tree, write_study, write_toml
+from tests.cli.support import consilia, flat, tree, write_csv, write_study, write_toml
 
 COMMANDS = tuple(flat(get_command(app)))
 METRICS = {
@@ -165,6 +166,22 @@ def test_resume_goes_on_and_gives_the_same_numbers(call, here):
     assert "run      b" in call("resume", "b", "--data", "shapes").out
 
 
+def test_damaged_cases_are_written_again_by_the_way_out_that_is_named(call, here):
+    call("run", "shapes", "--out", "a", "--json")
+    before = json.loads((here / "a/cases.json").read_text())
+    for name in ("cases.json", "metrics.json"):
+        (here / "a" / name).unlink()
+    call("resume", "a", "--data", "shapes", "--json")
+    assert json.loads((here / "a/cases.json").read_text()) == before
+
+
+def test_a_run_that_does_not_know_where_it_began_still_goes_on(call, here):
+    call("run", "shapes", "--out", "a", "--json")
+    for name in ("environment.json", "metrics.json"):
+        (here / "a" / name).unlink()
+    call("resume", "a", "--data", "shapes", "--json")
+
+
 def test_set_changes_one_value(call, here):
     call("run", "shapes", "--set", "training.batch=2", "--set", "method.rows=labelled", "--json")
     spec = (here / "runs/shapes/fedavg-0/spec.toml").read_text()
@@ -215,6 +232,27 @@ def test_a_comparison_without_cases_says_what_is_missing(call):
     assert (
         "no intervals and tests: they take numbers per case (`evaluate.per_case = true`)" in shown
     )
+
+
+def test_a_comparison_by_another_rule_says_whose_cases_were_kept(call):
+    whole = ("compare", "shapes", "--methods", "fedavg", "--seeds", "0", "--rounds", "2")
+    shown = " ".join(call(*whole, "--selection", "last_ten").out.split())
+    why = (
+        "they take numbers per case, which these runs kept only for last_round, not of all rounds of "
+        "last_ten (`--set evaluate.selection=last_ten` and another --out keeps them)"
+    )
+    assert f"no intervals and tests: {why}" in shown
+    assert json.loads(call(*whole, "--selection", "last_ten", "--json").out)["untested"] == why
+    more = ("--set", "evaluate.selection=last_ten", "--out", "other", "--json")
+    kept = json.loads(call(*whole, *more).out)
+    assert kept["untested"] is None
+    assert kept["rows"][0]["interval"] is not None
+
+
+def test_a_comparison_by_a_metric_that_no_case_has_says_so(call):
+    words = ("compare", "tags", "--methods", "fedavg", "--seeds", "0", "--metric", "macro_f1")
+    shown = " ".join(call(*words).out.split())
+    assert "no intervals and tests: they take numbers per case, and 'macro_f1' has none" in shown
 
 
 def test_compare_collects_without_running(call, here, trained):
@@ -271,6 +309,19 @@ def test_methods_lists_ids_and_what_fits(call, here):
     assert "needs at least one site" in call("methods", "--for", "none.toml").out
 
 
+def test_a_preview_that_cannot_be_written_is_told(here, capfd, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("consilia.datasets.preview.contact_sheet", refuse)
+    ended = consilia(capfd, monkeypatch, "datasets", "--preview", "phantom-mixed")
+    assert ended.code == 2
+    assert ended.err == (
+        "consilia: --out phantom-mixed.png cannot be written (permission denied); choose another "
+        "--out\n"
+    )
+
+
 def test_datasets_lists_and_previews(call, here):
     listed = json.loads(call("datasets", "--json").out)
     assert {"phantom-mixed", "phantom-skin"} <= {card["name"] for card in listed}
@@ -278,6 +329,24 @@ def test_datasets_lists_and_previews(call, here):
     shown = call("datasets", "--preview", "phantom-mixed", "--out", "sheet.png").out
     assert shown == "preview  sheet.png\n"
     assert size_of(here / "sheet.png")[0] > 500
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"), [("datasets", ["name"]), ("methods", ["id"]), ("studies", ["id", "needs"])]
+)
+def test_ids_are_not_folded(command, keys, call):
+    listed = json.loads(call(command, "--json").out)
+    lines = call(command).out.splitlines()
+    assert max(map(len, lines[:-3])) <= 80
+    for one in listed:
+        assert any(all(f" {one[key]} " in f" {line} " for key in keys) for line in lines), one
+
+
+def test_a_name_as_wide_as_the_terminal_is_folded_not_cut(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "chest" * 9
+    table(None, ["site", "images"], [[name, "3"]])
+    assert "".join(line.split()[0] for line in capsys.readouterr().out.splitlines()[2:-1]) == name
 
 
 def test_cite_a_method_and_a_run(call):
@@ -302,6 +371,10 @@ def test_predict_writes_masks_at_the_images_own_size(call, here):
     assert tree(here / "runs") == before
     found = json.loads(call("predict", "runs/shapes/fedavg-0", "new", "--json").out)
     assert found == {"out": "runs/shapes/fedavg-0/predicted/new", "images": 2}
+    found = json.loads(call("predict", "runs/shapes/fedavg-0", "new/tall.png", "--json").out)
+    assert found == {"out": "runs/shapes/fedavg-0/predicted/tall", "images": 1}
+    alone, among = (here / f"{found['out']}/tall.png", here / "masks/tall.png")
+    assert alone.read_bytes() == among.read_bytes()
 
 
 def test_predict_writes_probabilities(call, here):
@@ -338,9 +411,26 @@ def test_demo_ends_with_a_report(call, here):
 def test_check_a_good_federation(call):
     shown = call("check", "shapes/federation.toml").out
     assert "anna: 9 images of 9 patients (train 6, validation 0, test 3)" in shown
+    assert "declared 'mask'; images per form: mask 9" in shown
+    assert "% of pixels in masks (train, test)" in shown
     assert shown.endswith("2 sites checked, no errors\n")
     found = json.loads(call("check", "shapes", "--site", "bo", "--json").out)
     assert [(one["site"], one["problems"]) for one in found] == [("bo", [])]
+
+
+def test_check_says_what_shares_are_of(call, here):
+    """At a site of boxes the only pixels that are marked are those of test images."""
+    for path in (here / "shapes/anna/masks").glob("train-*"):
+        path.unlink()
+    boxes = [(f"train-0{i}", "round", 1, 1, 5, 5) for i in range(6)]
+    head = ("image", "label", "left", "top", "right", "bottom")
+    write_csv(here / "shapes/anna/boxes.csv", head, boxes)
+    shown = call("check", "shapes/anna").out
+    assert "declared" not in shown
+    assert "judging by its files: segmentation, supervision 'box', labels round, class-2" in shown
+    assert "taken for 'box'; images per form: box 6, mask 3" in shown
+    assert "% of pixels in masks (test)" in shown
+    assert shown.endswith("1 site checked, no errors\n")
 
 
 def test_check_says_all_that_is_wrong(here, capfd, monkeypatch):

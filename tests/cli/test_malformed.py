@@ -147,8 +147,31 @@ def other_protocol():
     metrics.write_text(json.dumps({**found, "seed": 1, "rounds": 9}))
 
 
+def unfinished(spoil):
+    """Spoil a run that has its last checkpoint, but not yet its numbers."""
+    return several(remove(f"{FINISHED}/metrics.json"), spoil)
+
+
+def one_patient():
+    rows = [(f"train-{i:02d}", "p", "train") for i in range(6)]
+    rows += [(f"test-{i:02d}", f"q{i}", "test") for i in range(3)]
+    write_csv(Path("anna/cases.csv"), ("image", "patient", "split"), rows)
+
+
+def all_train():
+    for name in ("anna", "bo"):
+        images = sorted(path.stem for path in Path(name, "images").iterdir())
+        rows = [(image, image, "train") for image in images]
+        write_csv(Path(name, "cases.csv"), ("image", "patient", "split"), rows)
+
+
+LONG = "x" * 300
 FINISHED = "runs/toy/fedavg-0"
-CHECKPOINT = f"{FINISHED}/checkpoints/round-000001/server.safetensors"
+LATEST = f"{FINISHED}/checkpoints/round-000001"
+CHECKPOINT = f"{LATEST}/server.safetensors"
+FROM_ONE = (
+    "remove that folder and resume the run from round 1, or begin the run again with another --out"
+)
 
 
 def declared(name, spoil, sentence):
@@ -534,6 +557,43 @@ CASES = [
         "federation 'toy' has no site 'ana'; did you mean 'anna'? (its sites: 'anna' and 'bo')",
     ),
     command(
+        "check a federation against a federation",
+        "check federation.toml --federation federation.toml",
+        "'federation.toml' is a federation itself, so that --federation says nothing; leave it out",
+    ),
+    command(
+        "check a folder of a site that nobody declares",
+        "check anna --site anna",
+        "--site says nothing about folder 'anna', which no federation declares; add --federation "
+        "or leave --site out",
+    ),
+    Case(
+        "check a site file of another site",
+        "check site.toml --federation federation.toml --site bo",
+        own_file(""),
+        2,
+        "'site.toml' is the file of site 'anna', not of 'bo'; leave --site out",
+    ),
+    Case(
+        "check arrays alone",
+        "check x.npz",
+        lambda: np.savez("x.npz", image=np.zeros((2, 16, 16))),
+        2,
+        "'x.npz' says nothing about labels and image size; name its federation with --federation",
+    ),
+    command(
+        "check with sheets in a file",
+        "check federation.toml --sheet run.toml",
+        "--sheet run.toml cannot be written (file exists); choose another --sheet",
+    ),
+    Case(
+        "check with a sheet that is a folder",
+        "check federation.toml --sheet notes",
+        lambda: Path("notes/anna.png").mkdir(parents=True),
+        2,
+        "--sheet notes/anna.png cannot be written (is a directory); choose another --sheet",
+    ),
+    command(
         "check a folder of which site",
         "check anna --federation federation.toml",
         "federation 'toy' has 2 sites; say which with --site",
@@ -766,6 +826,42 @@ CASES = [
         "--set rounds.first: 'rounds' is a single value, not a table; change 'rounds' itself",
     ),
     command(
+        "method said twice",
+        "run . --method fedavg --set method.name=fedprox",
+        "--set method.name and --method fedavg both say what 'method.name' is; leave out one of them",
+    ),
+    command(
+        "method said twice, as a table",
+        'run . --method fedavg --set method={name="fedprox"}',
+        "--set method and --method fedavg both say what 'method.name' is; leave out one of them",
+    ),
+    command(
+        "rounds said twice",
+        "run . --rounds 1 --set rounds=2",
+        "--set rounds and --rounds 1 both say what 'rounds' is; leave out one of them",
+    ),
+    command(
+        "seed said twice",
+        "plan . --seed 0 --set seed=1",
+        "--set seed and --seed 0 both say what 'seed' is; leave out one of them",
+    ),
+    command(
+        "too many threads",
+        "run . --set engine.threads=100000",
+        "study/run.toml: 'engine.threads' is 100000; expected at most 1024",
+    ),
+    command(
+        "setting left out",
+        "run phantom-mixed@",
+        "phantom-mixed/run.toml: '@' lacks the name of a setting; it has 'lll', 'uul', 'uil', "
+        "'iul', 'iil', 'ubl', 'bul', 'ibl', 'bil', 'bbl' and 'long'; add it, or leave out the sign",
+    ),
+    command(
+        "study with too long a name",
+        f"run {LONG}",
+        f"study '{LONG}' cannot be looked up: file name too long; name another one",
+    ),
+    command(
         "unknown option",
         "run . --ronds 3",
         "no option '--ronds'; did you mean '--rounds'? (`consilia run --help` lists what there is)",
@@ -839,6 +935,13 @@ CASES = [
         "preview of no type",
         "datasets --preview phantom-mixed --out sheet",
         "--out sheet: expected a .png file in a folder that exists",
+    ),
+    Case(
+        "preview over a file",
+        "datasets --preview phantom-mixed --out sheet.png",
+        text("sheet.png", "mine"),
+        2,
+        "--out sheet.png is there already, and nothing is written over; choose another --out",
     ),
     command(
         "init missing",
@@ -914,6 +1017,83 @@ CASES = [
         "run . --out run.toml",
         "'run.toml' is a file, not a folder; choose another --out",
     ),
+    command(
+        "out too long",
+        f"run . --out {LONG}",
+        f"folder '{LONG}' cannot be used: file name too long; choose another --out",
+    ),
+    command(
+        "compare with out too long",
+        f"compare . --methods fedavg --seeds 0 --out {LONG}",
+        f"folder '{LONG}/toy/fedavg-0' cannot be used: file name too long; choose another --out",
+    ),
+    command(
+        "resume too long",
+        f"resume {LONG}",
+        f"folder '{LONG}' cannot be used: file name too long; name the folder that `consilia run` "
+        "wrote",
+    ),
+    command(
+        "weaken too complete",
+        "weaken federation.toml --completeness 1.5",
+        "--completeness 1.5: expected a share of objects above 0 and at most 1",
+    ),
+    Case(
+        "resume with progress damaged",
+        f"resume {FINISHED}",
+        unfinished(text(f"{LATEST}/progress.json", "{")),
+        4,
+        f"checkpoint '{LATEST}' cannot be used: file 'progress.json' is missing, damaged or not ours; "
+        f"{FROM_ONE}",
+    ),
+    Case(
+        "resume with progress of another shape",
+        f"resume {FINISHED}",
+        unfinished(text(f"{LATEST}/progress.json", '{"round": 1, "admitted": 3}')),
+        4,
+        f"checkpoint '{LATEST}' cannot be used: file 'progress.json' is missing, damaged or not ours; "
+        f"{FROM_ONE}",
+    ),
+    Case(
+        "resume with state damaged",
+        f"resume {FINISHED}",
+        unfinished(cut_short(CHECKPOINT)),
+        4,
+        f"checkpoint '{LATEST}' cannot be used: file 'server.safetensors' cannot be read as a saved "
+        f"state; it is damaged, cut short or not ours; {FROM_ONE}",
+    ),
+    Case(
+        "resume with a site's memory damaged",
+        f"resume {FINISHED}",
+        unfinished(cut_short(f"{LATEST}/memories/anna/memory.safetensors")),
+        4,
+        f"checkpoint '{LATEST}' cannot be used: what site 'anna' remembers ('anna/memory.safetensors') "
+        f"is damaged, cut short or not ours; {FROM_ONE}",
+    ),
+    Case(
+        "resume with numbers of another shape",
+        f"resume {FINISHED}",
+        text(f"{FINISHED}/metrics.json", "{}"),
+        2,
+        f"metrics.json of run '{FINISHED}' does not hold what a run writes there; remove it and "
+        "`consilia resume` the run",
+    ),
+    Case(
+        "report numbers of another shape",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/metrics.json", "[]"),
+        2,
+        f"metrics.json of run '{FINISHED}' does not hold what a run writes there; remove it and "
+        "`consilia resume` the run",
+    ),
+    Case(
+        "report damaged cases",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/cases.json", "{"),
+        2,
+        f"cases.json of run '{FINISHED}' is damaged; remove it and metrics.json and `consilia resume` "
+        "the run",
+    ),
     Case(
         "spec of a run damaged",
         f"resume {FINISHED}",
@@ -957,6 +1137,13 @@ CASES = [
         "folder 'gone' does not exist; check the path",
         code=3,
     ),
+    command(
+        "predict a file that is no image",
+        f"predict {FINISHED} run.toml",
+        "file 'run.toml' is no image; expected a folder, or a file of type '.png', '.jpg', '.jpeg', "
+        "'.tif', '.tiff', '.bmp', '.npy', '.nii', '.nii.gz' or '.dcm'",
+        code=3,
+    ),
     Case(
         "predict no images",
         f"predict {FINISHED} new",
@@ -985,8 +1172,8 @@ CASES = [
         f"predict {FINISHED} new",
         several(new_image, cut_short(CHECKPOINT)),
         4,
-        "file 'server.safetensors' cannot be read as a saved state; it is damaged, cut short or"
-        " not ours",
+        f"checkpoint '{LATEST}' cannot be used: file 'server.safetensors' cannot be read as a saved "
+        "state; it is damaged, cut short or not ours; begin the run again with another --out",
     ),
     # --- compare
     command(
@@ -1031,6 +1218,43 @@ CASES = [
         "compare no methods",
         "compare . --methods ,",
         "--methods is empty; name at least one, for example --methods local,fedavg",
+    ),
+    command(
+        "compare a method by another name",
+        "compare . --methods fedavg --set method.name=fedprox",
+        "--set method.name: a comparison takes 'method.name' from --methods; name it there",
+    ),
+    command(
+        "compare a method by another name, as its setting",
+        "compare . --methods fedavg:name=fedprox",
+        "--methods fedavg:name=fedprox: expected NAME or NAME:SETTING=VALUE, for example "
+        "fedprox:mu=0.1",
+    ),
+    command(
+        "compare with another seed",
+        "compare . --set seed=4",
+        "--set seed: a comparison takes 'seed' from --seeds; name it there",
+    ),
+    command(
+        "compare with rounds said twice",
+        "compare . --rounds 1 --set rounds=2",
+        "--set rounds and --rounds 1 both say what 'rounds' is; leave out one of them",
+    ),
+    Case(
+        "compare numbers of another shape",
+        "compare . --methods fedavg --seeds 0",
+        text(f"{FINISHED}/metrics.json", "{}"),
+        2,
+        f"metrics.json of run '{FINISHED}' does not hold what a run writes there; remove it and "
+        "`consilia resume` the run",
+    ),
+    Case(
+        "compare cases of another shape",
+        "compare . --methods fedavg --seeds 0",
+        text(f"{FINISHED}/cases.json", '{"a": 3}'),
+        2,
+        f"cases.json of run '{FINISHED}' does not hold what a run writes there; remove it and "
+        "metrics.json and `consilia resume` the run",
     ),
     Case(
         "compare another protocol",
@@ -1110,6 +1334,23 @@ CASES = [
         link_out,
         "image 'train-00.png' of site 'anna' leads outside its folder by a link; copy the file "
         "itself into the folder",
+    ),
+    data(
+        "no test images",
+        all_train,
+        "no site has test images, so nothing could be judged; mark some as 'test' in cases.csv",
+    ),
+    data(
+        "all patients held out",
+        run(evaluate={"validation": 0.99}),
+        "site 'anna' has 6 training patients, and evaluate.validation = 0.99 would hold out all of "
+        "them; set a smaller part, or list validation cases in its cases.csv",
+    ),
+    data(
+        "one patient held out",
+        several(one_patient, run(evaluate={"validation": 0.5})),
+        "site 'anna' has 1 training patient and cannot hold one out; set evaluate.validation = 0, or "
+        "list validation cases in its cases.csv",
     ),
     data(
         "table without a column",

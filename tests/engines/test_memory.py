@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from consilia.engines.memory import DiskWeights, MemoryStore, Spool
+from consilia.errors import MessageError
 from consilia.payload import PackedWeights
 
 
@@ -71,6 +73,26 @@ def test_a_store_writes_what_was_used_least_and_tells_sites_apart(tmp_path):
     again.restore(tmp_path / "snapshot")
     assert again.of("anna") == store.of("anna")
     assert again.keys() == store.keys()
+
+
+def test_a_damaged_file_is_refused_by_the_name_of_its_site(tmp_path):
+    store = MemoryStore(tmp_path / "store", cap=100)
+    store.put("anna/memory", Kept(torch.zeros(3)))
+    store.put("bo/memory", Kept(torch.zeros(3)))
+    store.snapshot(tmp_path / "snapshot")
+    path = tmp_path / "snapshot/bo/memory.safetensors"
+    whole = path.read_bytes()
+    path.unlink()  # it is linked
+    path.write_bytes(whole[:-1])
+    again = MemoryStore(tmp_path / "again", cap=100)
+    again.restore(tmp_path / "snapshot")
+    damaged = (
+        r"^what site 'bo' remembers \('bo/memory.safetensors'\) is damaged, cut short or not ours$"
+    )
+    assert again.get("anna/memory", Kept) is not None
+    for read in (again.refuse_damaged, lambda: again.get("bo/memory", Kept)):
+        with pytest.raises(MessageError, match=damaged):
+            read()
 
 
 def test_a_view_counts_with_all_that_it_keeps_in_memory(tmp_path):

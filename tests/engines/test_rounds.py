@@ -12,7 +12,7 @@ import torch
 
 from consilia.engines import inprocess
 from consilia.engines.site import SiteWorker
-from consilia.errors import RunError, UsageError
+from consilia.errors import DataError, RunError, UsageError
 from consilia.payload import Record
 from consilia.testing import run_toy, toy_sites, toy_spec
 from tests.methods.support import assert_same_state, final_state, without_times
@@ -302,7 +302,7 @@ def test_a_site_without_test_images_is_left_out_and_none_at_all_is_refused(tmp_p
     metrics = run_toy(spec, tmp_path / "run", {**sites, "bo": empty["bo"]})
     assert set(metrics["sites"]) == {"anna", "cleo"}
     assert all(line["events"] == [] for line in rounds_of(tmp_path / "run"))
-    with pytest.raises(UsageError, match="no site has test images"):
+    with pytest.raises(DataError, match="no site has test images"):
         run_toy(spec, tmp_path / "none", empty)
 
 

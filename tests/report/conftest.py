@@ -124,6 +124,11 @@ def make_run(tmp_path: Path) -> MakeRun:
         write_lines(run / "rounds.jsonl", lines)
         write_lines(run / "ledger.jsonl", ledger(sites))
         metrics = {
+            "study": asked["study"],
+            "method": "fedavg",
+            "seed": 0,
+            "rounds": rounds,
+            "selection": "last_round",
             "sites": lines[-1]["test"],
             "mean": scores(task, 0.512),
             "seconds": 6.0,

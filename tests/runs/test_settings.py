@@ -83,7 +83,7 @@ def test_completeness_goes_to_where_labels_are_drawn(tmp_path):
     ("setting", "sentence"),
     [
         ("boxs", "no setting named 'boxs'; did you mean 'boxes'\\?; it has 'boxes', 'few'"),
-        ("boxes+", "no setting named ''"),
+        ("boxes+", "'@boxes\\+' lacks the name of a setting; it has 'boxes'"),
         ("fold2+nothing", "no setting named 'nothing'"),
     ],
 )

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from consilia.errors import RunError, UsageError
-from consilia.runs.store import RunFolder, environment, refuse_full, same_run
+from consilia.errors import MessageError, RunError, UsageError
+from consilia.runs.store import Progress, RunFolder, environment, refuse_full, same_run
 from consilia.testing import toy_spec
 from tests.cli.support import tree
 
@@ -96,6 +96,59 @@ def test_a_checkpoint_appears_whole_and_replaces_the_last(folder):
     with pytest.raises(KeyError), folder.new_checkpoint(11):
         raise KeyError
     assert folder.latest_checkpoint()[0] == 10
+
+
+def test_json_of_another_shape_is_refused(folder):
+    folder.write_json(
+        "cases.json", {"anna": {"case": ["a"], "group": ["p"], "values": {"dice": [None]}}}
+    )
+    assert folder.cases()["anna"]["case"] == ["a"]
+    for other in (
+        [],
+        {"anna": 3},
+        {"anna": {"case": ["a"], "group": ["p"], "values": {"dice": []}}},
+    ):
+        folder.write_json("cases.json", other)
+        with pytest.raises(
+            UsageError, match=r"^cases.json of run .* does not hold what a run writes"
+        ):
+            folder.cases()
+    (folder.path / "cases.json").unlink()
+    assert folder.cases() == {}
+    (folder.path / "cases").mkdir()
+    (folder.path / "cases/round-000001.json").write_text("{")
+    with pytest.raises(UsageError, match=r"is damaged; begin it again with another --out$"):
+        folder.cases("cases/round-000001.json")
+    (folder.path / "environment.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"^environment.json of run .* does not hold what a run"):
+        folder.data()
+    (folder.path / "environment.json").unlink()
+    assert folder.data() is None
+
+
+def test_progress_comes_back_or_the_way_out_is_named(folder):
+    for round_ in (9, 10):
+        state = folder.checkpoints / f"round-{round_:06d}"
+        state.mkdir(parents=True)
+        RunFolder(state).write_json("progress.json", vars(Progress(round_, ("anna",), 1.5)))
+    assert folder.progress_at(state) == Progress(10, ("anna",), 1.5)
+    damaged = (
+        f"checkpoint '{state}' cannot be used: file 'progress.json' is missing, damaged or not ours"
+    )
+    again = "begin the run again with another --out"
+    for content in ("{", "3", "null", "{}", '{"round": "x", "admitted": []}'):
+        (state / "progress.json").write_text(content)
+        with pytest.raises(MessageError) as problem:
+            folder.progress_at(state)
+        out = f"remove that folder and resume the run from round 10, or {again}"
+        assert str(problem.value) == f"{damaged}; {out}"
+    folder.write_json("metrics.json", {})  # `resume` does nothing with a finished run
+    with pytest.raises(MessageError) as problem:
+        folder.progress_at(state)
+    assert str(problem.value) == f"{damaged}; {again}"
+    (folder.path / "selected").mkdir()
+    with pytest.raises(MessageError, match=f"selected' cannot be used.*; {again}$"):
+        folder.selected_state()
 
 
 def test_the_environment_names_versions_and_no_host(folder):

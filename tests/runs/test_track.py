@@ -1,5 +1,6 @@
 """Trackers get the numbers of each round; modules of our own stand in for theirs."""
 
+import re
 import sys
 from contextlib import contextmanager
 from types import ModuleType
@@ -51,8 +52,9 @@ def test_no_tracker_is_the_default(tmp_path):
 )
 def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path, name, module):
     monkeypatch.setitem(sys.modules, module, None)
-    sentence = f"engine.track names '{name}', which is not installed; pip install 'consilia.{name}"
-    with pytest.raises(UsageError, match=sentence), trackers(spec_with(name), tmp_path):
+    sentence = f"engine.track names '{name}', which is not installed; in the checkout of Consilia, "
+    sentence += f"pip install -e '.[{name}]'"
+    with pytest.raises(UsageError, match=re.escape(sentence)), trackers(spec_with(name), tmp_path):
         pass
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilia.cli.options import AsJson, Changes, Data, RoundCount, Study, data_of, spec_of
+from consilia.cli.options import (
+    AsJson,
+    Changes,
+    Data,
+    RoundCount,
+    Study,
+    data_of,
+    said_again,
+    spec_of,
+)
 from consilia.cli.show import err, number, out_json, plural, progress, table
 from consilia.errors import UsageError
 
@@ -90,14 +99,21 @@ def _specs(
     study: str, methods: str, seeds: list[int], rounds: int | None, changes: list[str]
 ) -> dict[tuple[str, int], RunSpec]:
     """Return what to run for each method, as it was written, and seed."""
+    from consilia.runs.spec import parse_changes
+
     variants = [part.strip() for part in methods.split(",") if part.strip()]
     if not variants:
         msg = "--methods is empty; name at least one, for example --methods local,fedavg"
         raise UsageError(msg)
+    for key, option in (("method.name", "--methods"), ("seed", "--seeds")):
+        for change in said_again(key, parse_changes(changes)):
+            msg = f"--set {change}: a comparison takes '{key}' from {option}; name it there"
+            raise UsageError(msg)
     specs = {}
     for variant in variants:
         name, *settings = variant.split(":")
-        if not all("=" in setting for setting in settings):
+        keys = [setting.partition("=")[0].strip() for setting in settings if "=" in setting]
+        if len(keys) < len(settings) or "name" in keys:
             msg = f"--methods {variant}: expected NAME or NAME:SETTING=VALUE, for example fedprox:mu=0.1"
             raise UsageError(msg)
         own = [f"method.{setting}" for setting in settings]
@@ -138,8 +154,9 @@ def _refuse_rule(selection: str | None, spec: RunSpec) -> None:
 
 
 def _is_there(path: Path, spec: RunSpec) -> bool:
-    from consilia.runs.store import RunFolder, same_run
+    from consilia.runs.store import RunFolder, refuse_unreachable, same_run
 
+    refuse_unreachable(path)
     return RunFolder(path).finished and same_run(RunFolder.open(path).spec(), spec)
 
 
@@ -177,7 +194,7 @@ def _print(found: Comparison) -> None:
         said = "; ".join(f"seeds of {method}: {own}" for method, own in seeds.items())
     tested = "intervals and tests over test patients, seeds averaged"
     if all(row.interval is None for row in found.rows):
-        tested = "no intervals and tests: they take numbers per case (`evaluate.per_case = true`)"
+        tested = f"no intervals and tests: {found.untested}"
     note = f"selection {found.selection}; {plural(found.rounds, 'round')}; {said}; {tested}"
     spare = sites if len(sites) > 1 else ()
     table(f"{found.study}: {found.metric}", columns, rows, note, spare)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from consilia.errors import UsageError, reason
 
 if TYPE_CHECKING:
     from consilia.runs.spec import RunSpec
@@ -49,7 +53,18 @@ def spec_of(
 
     named: dict[str, Any] = {"method.name": method, "rounds": rounds, "seed": seed}
     given = {key: value for key, value in named.items() if value is not None}
-    return read_spec(study, {**given, **parse_changes(changes or [])})
+    changed = parse_changes(changes or [])
+    for key in given:
+        for other in said_again(key, changed):
+            option = f"--{key.partition('.')[0]}"
+            msg = f"--set {other} and {option} {given[key]} both say what '{key}' is; leave out one of them"
+            raise UsageError(msg)
+    return read_spec(study, {**given, **changed})
+
+
+def said_again(key: str, changes: Iterable[str]) -> list[str]:
+    """Return the changes that would change a key: itself, or a table that it is in."""
+    return [change for change in changes if f"{key}.".startswith(f"{change}.")]
 
 
 def data_of(study: str, given: Path | None) -> Path:
@@ -59,3 +74,13 @@ def data_of(study: str, given: Path | None) -> Path:
     path = Path(study.partition("@")[0])
     beside = path if path.is_dir() else path.parent if path.is_file() else None
     return data_root(given, beside)
+
+
+@contextmanager
+def writable(path: Path, option: str) -> Iterator[None]:
+    """Turn what the operating system says against a file or folder into one sentence."""
+    try:
+        yield
+    except OSError as problem:
+        msg = f"{option} {path} cannot be written ({reason(problem)}); choose another {option}"
+        raise UsageError(msg) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,8 +35,11 @@ def table(
     rows: Sequence[Sequence[str]],
     note: str | None = None,
     spare: Sequence[str] = (),
+    names: Sequence[str] = (),
 ) -> None:
     """Print a table to stdout; the first column is a name, columns of numbers align right.
+
+    Names are not folded, so that they can be copied, unless a column of them takes half the width.
 
     Args:
         title: Goes above.
@@ -44,15 +47,18 @@ def table(
         rows: Their cells.
         note: Goes below.
         spare: Columns that are left out, and named in the note, where the terminal is too narrow.
+        names: Columns of names besides the first.
     """
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    grid = _grid(columns, rows)
+    whole = {columns[0], *names}
+    grid = _grid(columns, rows, whole, console.width)
     wide = console.measure(grid, options=console.options.update(width=10_000)).maximum
     if spare and wide > console.width:
         kept = [at for at, column in enumerate(columns) if column not in spare]
-        grid = _grid([columns[at] for at in kept], [[row[at] for at in kept] for row in rows])
+        heads, cells = [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
+        grid = _grid(heads, cells, whole, console.width)
         left_out = (
             f"{', '.join(spare)} left out: a terminal of {wide} columns shows them, --json too"
         )
@@ -65,7 +71,9 @@ def table(
     console.print()
 
 
-def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _grid(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], names: Collection[str], width: int
+) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -73,7 +81,9 @@ def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for index, column in enumerate(columns):
         numeric = index > 0 and all(_numeric(row[index]) for row in rows)
         side: Literal["right", "left"] = "right" if numeric else "left"
-        grid.add_column(column, justify=side, overflow="fold", no_wrap=numeric)
+        fits = max(len(cell) for cell in (column, *(row[index] for row in rows))) <= width // 2
+        whole = numeric or (column in names and fits)
+        grid.add_column(column, justify=side, overflow="fold", no_wrap=whole)
     for row in rows:
         grid.add_row(*row)
     return grid

@@ -20,5 +20,6 @@ def studies(as_json: AsJson = False) -> None:
         [one["id"], one["task"], str(len(one["sites"])), one["needs"], ", ".join(one["settings"])]
         for one in found
     ]
-    table("studies", ["study", "task", "sites", "needs", "settings"], rows)
+    heads = ["study", "task", "sites", "needs", "settings"]
+    table("studies", heads, rows, names=["needs"])
     typer.echo("run one as STUDY or STUDY@SETTING: consilia run phantom-mixed@uul --method fedmix")

@@ -65,6 +65,9 @@ def weaken(
     from consilia.runs.store import refuse_full
     from consilia.weaken.job import Asked, job_for, recorded_job
 
+    if completeness is not None and not 0 < completeness <= 1:
+        msg = f"--completeness {completeness}: expected a share of objects above 0 and at most 1"
+        raise UsageError(msg)
     refuse_full(out)
     kind = None if format is None else format_named(format)
     asked = {"--form": form, "--labels": labels, "--completeness": completeness, "--style": style}

@@ -18,7 +18,7 @@ from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
 from consilia.engines.transport import Transport
-from consilia.errors import RunError, UsageError, listing
+from consilia.errors import DataError, RunError, UsageError, listing
 from consilia.labels import LabelView
 from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Start
@@ -75,13 +75,13 @@ def run_in_process(
         msg = (
             "no site has test images, so nothing could be judged; mark some as 'test' in cases.csv"
         )
-        raise UsageError(msg)
+        raise DataError(msg)
     benches = make_benches(spec, method, federation)
     start = make_start(spec, federation, benches[0])
     folder = RunFolder.create(path, spec, data)
     with folder.locked():
         if folder.finished:
-            return folder.read_json("metrics.json")  # type: ignore[no-any-return]  # JSON
+            return folder.metrics()
         know_again(folder, sites)
         cap = spec.engine.memory_mib * MEBIBYTE // 2
         memories = MemoryStore(path / ".memories", cap)

@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from consilia.payload import Packed, PackedWeights, Stretch, bytes_of, flatten, load, pieces, save
+from consilia.errors import MessageError
+from consilia.payload import (
+    Packed,
+    PackedWeights,
+    Stretch,
+    bytes_of,
+    flatten,
+    is_whole,
+    load,
+    pieces,
+    save,
+)
 
 T = TypeVar("T")
 
@@ -63,7 +74,12 @@ class MemoryStore:
             self._held.move_to_end(key)
             value: T = self._held[key]
             return value
-        return load(self._files[key], kind) if key in self._files else None
+        if key not in self._files:
+            return None
+        try:
+            return load(self._files[key], kind)
+        except MessageError as error:
+            raise MessageError(_damaged(key)) from error
 
     def keys(self) -> tuple[str, ...]:
         """Return every key, sorted."""
@@ -88,6 +104,12 @@ class MemoryStore:
             self._files[key] = self._next_file()
             self._of[key.partition("/")[0]].add(key)
             _link(path, self._files[key])
+
+    def refuse_damaged(self) -> None:
+        """Refuse a file that cannot be read now, rather than when its site would need it."""
+        for key, path in self._files.items():
+            if not is_whole(path):
+                raise MessageError(_damaged(key))
 
     def remove(self) -> None:
         """Remove every file; snapshots keep their own links."""
@@ -188,6 +210,11 @@ class Spool:
     def remove(self) -> None:
         """Remove every file."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _damaged(key: str) -> str:
+    site = key.partition("/")[0]
+    return f"what site '{site}' remembers ('{key}.safetensors') is damaged, cut short or not ours"
 
 
 def _held_bytes(value: object) -> int:

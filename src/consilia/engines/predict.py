@@ -95,9 +95,12 @@ def load_models(
         raise UsageError(msg)
     round_, path = found
     method = make_method(spec.method.name, spec.method.settings)
-    server = load(path / "server.safetensors", wire_of(type(method)).server)
     name = site or COMMON
-    with TemporaryDirectory(prefix="consilia-") as scratch:  # the run itself may still be going on
+    with (
+        store.reading(path),
+        TemporaryDirectory(prefix="consilia-") as scratch,  # the run itself may still be going on
+    ):
+        server = load(path / "server.safetensors", wire_of(type(method)).server)
         memories = MemoryStore(Path(scratch) / "memories", 1 << 30)
         memories.restore(path / "memories")
         shape = (0, spec.federation.image.channels, *spec.federation.image.size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +23,11 @@ from consilia.methods.contract import AnyMethod, Start, wire_of
 from consilia.payload import Layout, Record, is_finite, load, pack, save, unpack
 from consilia.runs.cases import cases_of
 from consilia.runs.spec import RunSpec
-from consilia.runs.store import SELECTED, RunFolder, plain_json
+from consilia.runs.store import SELECTED, Progress, RunFolder, plain_json
 from consilia.training.seeds import generator
 
 Listener = Callable[[dict[str, Any]], None]
 MEBIBYTE = 1 << 20
-
-
-@dataclass
-class Progress:
-    """How far a run has come; written with every checkpoint."""
-
-    round: int = 0
-    admitted: tuple[str, ...] = ()
-    seconds: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    used: dict[str, int] = field(default_factory=dict)  # by site, the round of its last update
 
 
 class Rounds:
@@ -323,15 +309,15 @@ class Rounds:
 
     def _come_back(self) -> None:
         found = self.folder.latest_checkpoint()
-        round_, path = found if found is not None else (0, None)
+        if found is not None:
+            _, path = found
+            self.progress = self.folder.progress_at(path)
+            with self.folder.reading(path):
+                self.server = load(path / "server.safetensors", self.wire.server)
+                self.memories.restore(path / "memories")
+                self.memories.refuse_damaged()
         for name in ("rounds.jsonl", "ledger.jsonl"):
-            self.folder.rewind(name, round_)
-        if path is None:
-            return
-        kept = RunFolder(path).read_json("progress.json")
-        self.progress = Progress(**{**kept, "admitted": tuple(kept["admitted"])})
-        self.server = load(path / "server.safetensors", self.wire.server)
-        self.memories.restore(path / "memories")
+            self.folder.rewind(name, 0 if found is None else found[0])
 
     def _finish(self) -> dict[str, Any]:
         rule, chosen = self.spec.evaluate.selection, self._selected()

@@ -36,6 +36,16 @@ def save(path: Path, value: object) -> None:
     part.replace(path)
 
 
+def is_whole(path: Path) -> bool:
+    """Tell by its head and its length whether a file is one that `save` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            json.loads((file.metadata() or {})["tree"])
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return False
+    return True
+
+
 def load(path: Path, kind: type[M], layout: Layout | None = None) -> M:
     """Read a value that `save` wrote, checked against its type."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,9 +39,9 @@ class Record:
             spec=folder.spec(),
             rounds=folder.lines("rounds.jsonl"),
             ledger=folder.lines("ledger.jsonl"),
-            metrics=_json(path / "metrics.json"),
-            cases=_json(path / "cases.json") or {},
-            environment=_json(path / "environment.json") or {},
+            metrics=folder.metrics() if folder.finished else None,
+            cases=folder.cases(),
+            environment=folder.environment(),
         )
 
     @property
@@ -129,7 +128,3 @@ def _scores(sites: Any) -> dict[str, dict[str, float]]:
         site: {name: finite(value) for name, value in (scores or {}).items()}
         for site, scores in (sites or {}).items()
     }
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

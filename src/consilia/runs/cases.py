@@ -19,7 +19,7 @@ def cases_of(folder: RunFolder, rounds: Sequence[int]) -> dict[str, Any]:
         rounds: The rounds that are reported. A site may miss some of them.
     """
     tables = [
-        folder.read_json(f"cases/round-{number:06d}.json")
+        folder.cases(f"cases/round-{number:06d}.json")
         for number in rounds
         if (folder.path / f"cases/round-{number:06d}.json").is_file()
     ]

@@ -5,7 +5,6 @@ Everything comes from run folders, so that runs made on another machine count li
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -63,6 +62,7 @@ class Comparison:
 
     Attributes:
         published: The paper's tables of the study's setting, as printed there.
+        untested: Why there are no intervals and tests; `None` where there are.
     """
 
     study: str
@@ -72,6 +72,7 @@ class Comparison:
     rounds: int
     rows: tuple[Row, ...]
     published: tuple[PublishedTable, ...] = ()
+    untested: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as JSON; what is not defined is null."""
@@ -141,6 +142,7 @@ def compare_runs(
         first["rounds"],
         tuple(rows),
         tuple(table.within(study) for table in printed),
+        _why_untested(folders, runs, metric) if not any(cases.values()) else None,
     )
 
 
@@ -162,9 +164,9 @@ def _read(paths: Sequence[Path], selection: str | None = None) -> _Runs:
     metrics, cases = {}, {}
     for path in paths:
         folder = RunFolder.open(path)
-        found = folder.read_json("metrics.json")
+        found = folder.metrics()
         if selection is None or selection == found["selection"]:
-            kept = folder.read_json("cases.json") if (path / "cases.json").is_file() else {}
+            kept = folder.cases()
         else:
             found, kept = _selected_anew(folder, found, selection)
         metrics[found["seed"]] = found
@@ -180,8 +182,7 @@ def _selected_anew(
 
     There are no cases where one of the rounds that the rule picks kept none.
     """
-    lines = (folder.path / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
-    judged = [line for line in map(json.loads, lines) if "test" in line]
+    judged = [line for line in folder.lines("rounds.jsonl") if "test" in line]
     history = [
         Evaluation(
             line["round"],
@@ -278,6 +279,25 @@ def _pooled(runs: _Runs, metric: str) -> _Cases | None:
     if metric not in columns:
         return None
     return _Cases(groups, where, np.mean([read([metric], table)[:, 0] for table in tables], axis=0))
+
+
+def _why_untested(
+    folders: Mapping[str, Sequence[Path]], runs: Mapping[str, _Runs], metric: str
+) -> str:
+    """Return why no method has the numbers per case that intervals and tests take."""
+    if any(found.cases for found in runs.values()):
+        return f"they take numbers per case, and '{metric}' has none"
+    asked = [RunFolder(path).spec().evaluate for paths in folders.values() for path in paths]
+    if not all(evaluate.per_case for evaluate in asked):
+        return "they take numbers per case (`evaluate.per_case = true`)"
+    rule = next(iter(next(iter(runs.values())).metrics.values()))["selection"]
+    own = next((e.selection for e in asked if e.selection != rule), None)
+    if own is None:
+        return "they take numbers per case, and these runs hold none; run them with another --out"
+    return (
+        f"they take numbers per case, which these runs kept only for {own}, not of all rounds of {rule} "
+        f"(`--set evaluate.selection={rule}` and another --out keeps them)"
+    )
 
 
 def _models(columns: Sequence[str]) -> list[list[str]]:

@@ -60,6 +60,9 @@ def apply_setting(
     for part in name.split("+"):
         if not isinstance(known.get(part), dict):
             has = f"it has {listing(known)}" if known else "it has none"
+            if not part:
+                msg = f"{where}: '@{name}' lacks the name of a setting; {has}; add it, or leave out the sign"
+                raise UsageError(msg)
             msg = f"{where}: no setting named '{part}'{suggestion(part, known)}; {has}"
             raise UsageError(msg)
         _apply(table, dict(known[part]), part, where, declared)

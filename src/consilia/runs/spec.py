@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from consilia.declare.federation import DATASET, Declared, Federation
 from consilia.declare.read import read_federation, read_toml, validate
-from consilia.errors import UsageError, listing, suggestion
+from consilia.errors import UsageError, listing, reason, suggestion
 from consilia.runs.settings import apply_setting
 from consilia.training.settings import LearnerSettings, Training
 
@@ -57,7 +57,7 @@ class EngineSettings(Declared):
     compile: Literal["on", "off"] = "off"
     precision: Literal["tf32", "float32", "bf16"] = "tf32"
     lanes: Count | Literal["auto"] = "auto"
-    threads: Count | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     memory_mib: Count = 256
     checkpoint_every: Count = 5
     ledger: Literal["shapes", "hashes"] = "shapes"
@@ -191,7 +191,7 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
             `@SETTING` behind it picks one of its settings, `@SETTING+SETTING` several.
         changes: New values by dotted key, e.g. `{"training.batch": 4}`.
     """
-    name, _, setting = study.partition("@")
+    name, sign, setting = study.partition("@")
     path = locate(name)
     table = read_toml(path, UsageError)
     folder = path.resolve().parent
@@ -204,7 +204,7 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
     if isinstance(federation, str):
         table["federation"] = declared(federation)
     table.setdefault("study", folder.name)
-    apply_setting(table, setting or None, where, declared)
+    apply_setting(table, setting if sign else None, where, declared)
     _choose_method(table, dict(changes or {}), where)
     for key, value in (changes or {}).items():
         _change(table, key, value)
@@ -216,10 +216,14 @@ def locate(study: str) -> Path:
     path, known = Path(study), studies()
     if study in known:
         return STUDIES / study / "run.toml"
-    if path.is_dir():
-        return path / "run.toml"
-    if path.suffix == ".toml" or path.exists():
-        return path
+    try:
+        if path.is_dir():
+            return path / "run.toml"
+        if path.suffix == ".toml" or path.exists():
+            return path
+    except OSError as error:
+        msg = f"study '{study}' cannot be looked up: {reason(error)}; name another one"
+        raise UsageError(msg) from None
     near = suggestion(study, known)
     msg = f"no study or run file named '{study}'{near} (`consilia studies` lists all {len(known)})"
     raise UsageError(msg)

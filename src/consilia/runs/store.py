@@ -11,15 +11,18 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import TypeAdapter
 
 import consilia
 from consilia.declare.read import read_toml, validate
-from consilia.errors import RunError, UsageError, reason
+from consilia.errors import MessageError, RunError, UsageError, reason
+from consilia.runs.results import Cases, Metrics
 from consilia.runs.spec import RunSpec
 
 _PACKAGES = (
@@ -37,6 +40,22 @@ _PACKAGES = (
 #: The state of the round that a validation rule selected; the last checkpoint serves other rules.
 SELECTED = "selected"
 
+#: What else has to go before `consilia resume` writes a file again; other files go alone.
+_WITH = {"cases.json": "metrics.json"}
+
+
+@dataclass
+class Progress:
+    """How far a run has come; written with every checkpoint."""
+
+    round: int = 0
+    admitted: tuple[str, ...] = ()
+    seconds: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    used: dict[str, int] = field(default_factory=dict)  # by site, the round of its last update
+
 
 class RunFolder:
     """One run on disk. Files are written whole or not at all; lines are appended and flushed."""
@@ -50,6 +69,7 @@ class RunFolder:
     def create(cls, path: Path, spec: RunSpec, data: Path | None = None) -> RunFolder:
         """Start a run folder; a folder that holds another run is refused, never written over."""
         folder = cls(path)
+        refuse_unreachable(path)
         if (path / "spec.toml").exists():
             if not same_run(there := folder.spec(), spec):
                 msg = (
@@ -72,6 +92,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """Return an existing run folder."""
+        refuse_unreachable(path, "name the folder that `consilia run` wrote")
         if not (path / "spec.toml").is_file():
             found = "it has no spec.toml" if path.is_dir() else "there is no such folder"
             msg = (
@@ -103,8 +124,14 @@ class RunFolder:
 
     def data(self) -> Path | None:
         """Return where the run's relative data paths begin, if that folder is on this machine."""
-        found = self.read_json("environment.json").get("data")
+        found = self.environment().get("data")
         return Path(found) if found and Path(found).is_dir() else None
+
+    def environment(self) -> dict[str, Any]:
+        """Return on what the run was begun; nothing where that was not kept."""
+        name = "environment.json"
+        there = (self.path / name).is_file()
+        return self.read_json(name, dict[str, Any]) if there else {}
 
     # --- lines ---
 
@@ -137,17 +164,40 @@ class RunFolder:
         """Write a JSON file, whole or not at all."""
         _write(self.path / name, json.dumps(value, indent=1) + "\n")
 
-    def read_json(self, name: str) -> Any:
-        """Return a JSON file's value, or refuse with a sentence if the run has not got so far."""
+    def read_json(self, name: str, kind: Any = Any) -> Any:
+        """Return a JSON file's value, or refuse with a sentence if the run has not got so far.
+
+        Args:
+            name: The file, within the run folder.
+            kind: The type that its value has to fit.
+        """
         path = self.path / name
         if not path.is_file():
             msg = f"run '{self.path}' has no {name} yet; `consilia resume` finishes it"
             raise UsageError(msg)
+        found = "is damaged"
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            msg = f"{name} of run '{self.path}' is damaged; remove it and `consilia resume` the run"
+            value = json.loads(path.read_text(encoding="utf-8"))
+            found = "does not hold what a run writes there"
+            TypeAdapter(kind).validate_python(value, strict=True)
+        except (ValueError, RecursionError):
+            out = "remove it and `consilia resume` the run"
+            if name in _WITH:
+                out = f"remove it and {_WITH[name]} and `consilia resume` the run"
+            if name.startswith("cases/"):  # only training writes these
+                out = "begin it again with another --out"
+            msg = f"{name} of run '{self.path}' {found}; {out}"
             raise UsageError(msg) from None
+        return value
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the final numbers."""
+        return self.read_json("metrics.json", Metrics)  # type: ignore[no-any-return]  # JSON
+
+    def cases(self, name: str = "cases.json") -> dict[str, Any]:
+        """Return a table of test cases for each site; none where there is no such file."""
+        there = (self.path / name).is_file()
+        return self.read_json(name, Cases) if there else {}
 
     @property
     def finished(self) -> bool:
@@ -188,7 +238,7 @@ class RunFolder:
         """Return the round and the state of the model that is reported: the selected or the last one."""
         kept = self.path / SELECTED
         if kept.is_dir():
-            return int(RunFolder(kept).read_json("progress.json")["round"]), kept
+            return self.progress_at(kept).round, kept
         return self.latest_checkpoint()
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
@@ -196,9 +246,45 @@ class RunFolder:
         whole = sorted(self.checkpoints.glob("round-*")) if self.checkpoints.is_dir() else []
         return (int(whole[-1].name.removeprefix("round-")), whole[-1]) if whole else None
 
+    def progress_at(self, state: Path) -> Progress:
+        """Return how far the run had come at a checkpoint."""
+        with self.reading(state):
+            try:
+                kept = json.loads((state / "progress.json").read_text(encoding="utf-8"))
+                if not {"round", "admitted"} <= set(kept):
+                    raise ValueError
+                return TypeAdapter(Progress).validate_python(kept)
+            except (OSError, ValueError, TypeError, RecursionError):
+                msg = "file 'progress.json' is missing, damaged or not ours"
+                raise MessageError(msg) from None
+
+    @contextmanager
+    def reading(self, state: Path) -> Iterator[None]:
+        """Read a checkpoint of this run; one that cannot be used is refused with the way out."""
+        try:
+            yield
+        except MessageError as error:
+            out = "begin the run again with another --out"
+            if state.parent == self.checkpoints and not self.finished:
+                rest = [path for path in sorted(self.checkpoints.glob("round-*")) if path != state]
+                after = int(rest[-1].name.removeprefix("round-")) if rest else 0
+                out = f"remove that folder and resume the run from round {after + 1}, or {out}"
+            msg = f"checkpoint '{state}' cannot be used: {error}; {out}"
+            raise MessageError(msg) from None
+
+
+def refuse_unreachable(path: Path, out: str = "choose another --out") -> None:
+    """Refuse a path that the system cannot even look up: too long a name, a folder it may not enter."""
+    try:
+        path.exists()
+    except OSError as error:
+        msg = f"folder '{path}' cannot be used: {reason(error)}; {out}"
+        raise UsageError(msg) from None
+
 
 def refuse_full(path: Path, why: str = ", and nothing is written over") -> None:
     """Refuse to write into a file, or into a folder that holds something."""
+    refuse_unreachable(path)
     if path.exists() and not path.is_dir():
         msg = f"'{path}' is a file, not a folder; choose another --out"
         raise UsageError(msg)
