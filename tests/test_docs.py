@@ -126,6 +126,14 @@ def test_relative_links_resolve(page):
             assert (page.parent / target.partition("#")[0]).exists(), target
 
 
+def test_sources_are_ones_that_a_reader_has():
+    """Papers, their code or a reason of ours; never a section of notes that are not in here."""
+    pages = [*DOCS.rglob("*.md"), *(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.toml")]
+    assert len(pages) > 200
+    private = re.compile(r"METHODS(\.md| \d)")
+    assert [of(page) for page in pages if private.search(page.read_text())] == []
+
+
 def test_the_site_fetches_nothing():
     settings = (ROOT / "mkdocs.yml").read_text()
     assert "font: false" in settings

@@ -165,11 +165,15 @@ def test_a_folder_study_can_be_weakened_again(call, tmp_path):
         (("dataset:phantom-disc", "--style", "noisy"), "only scribbles have a noisy style"),
         (("dataset:phantom-disc", "--labels", "cap"), "did you mean 'cup'"),
         (("dataset:phantom-disc", "--form", "box", "--completeness", "0.5"), "only masks"),
-        (("dataset:phantom-disc", "--completeness", "1.5"), r"not in \(0, 1\]"),
+        (("dataset:phantom-disc", "--completeness", "1.5"), "above 0 and at most 1"),
         (("nowhere.toml",), "does not exist"),
         (("--replay", "nothing.json"), "is no record"),
         (("dataset:phantom-disc", "--replay", "nothing.json"), "leave out SOURCE"),
-        (("dataset:breast/udiat",), "dataset 'breast' has no 'breast/UDIAT'"),
+        (
+            ("dataset:breast/udiat",),
+            "dataset 'breast' has no 'breast/UDIAT' in '.*'; put it there .`consilia datasets --card "
+            "breast` shows its layout and where it comes from., or say where it is with --data",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(words, sentence, call, tmp_path):

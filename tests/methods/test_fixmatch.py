@@ -1,5 +1,7 @@
 """FedAvg* + FixMatch and central FixMatch against a second, plain implementation."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -125,6 +127,13 @@ def test_defaults_are_those_of_the_papers():
     assert (own.threshold, own.high, own.low, own.weight) == (0.95, 0.85, 0.01, 1.0)
     assert (own.unknown, own.rows) == ("masked", "labelled")
     assert (pooled.threshold, pooled.high, pooled.low) == (0.75, 0.75, 0.25)
+
+
+def test_the_pooled_one_says_that_it_pools():
+    own, pooled = make_method("fixmatch").card, make_method("central-fixmatch").card
+    assert own.summary.startswith("FedAvg ")
+    assert pooled.summary.startswith("all images in one place")
+    assert replace(pooled, summary=own.summary) == own
 
 
 def test_it_refuses_segmentation():

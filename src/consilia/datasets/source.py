@@ -79,9 +79,9 @@ class Place:
         missing = start / names[0]
         where = missing.relative_to(self.root) if missing.is_relative_to(self.root) else missing
         msg = (
-            f"dataset '{self.card.name}' has no '{where}' in '{self.root}'; expected "
-            f"{self.card.layout}: put it there (`consilia datasets --card {self.card.name}` says where it "
-            "comes from), or say where it is with --data or CONSILIA_DATA"
+            f"dataset '{self.card.name}' has no '{where}' in '{self.root}'; put it there (`consilia "
+            f"datasets --card {self.card.name}` shows its layout and where it comes from), or say where "
+            "it is with --data or CONSILIA_DATA"
         )
         raise DataError(msg)
 
@@ -265,7 +265,10 @@ class FileDataset(Dataset):
                 group.append(exam.group)
                 volume.append(exam.name)
         if not images:
-            msg = f"dataset '{self.card.name}' has no images for site '{site}'; expected {self.card.layout}"
+            msg = (
+                f"dataset '{self.card.name}' has no images for site '{site}'; `consilia datasets --card "
+                f"{self.card.name}` shows what goes on disk"
+            )
             raise DataError(msg)
         image, truth = np.stack(images), np.stack(truths).astype(np.uint8, copy=False)
         image.flags.writeable = truth.flags.writeable = False

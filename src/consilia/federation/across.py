@@ -78,7 +78,7 @@ def run_across(
     path.chmod(0o700)
     with folder.locked():
         if folder.finished:
-            return folder.read_json("metrics.json")  # type: ignore[no-any-return]  # JSON
+            return folder.metrics()
         note_run(coordinator, path)
         local = _local(spec, method, federation, bench, data, path)
         for left in range(TRIES, 0, -1):

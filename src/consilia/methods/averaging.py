@@ -69,17 +69,19 @@ class AveragingBase(Method[Intro, Server, Down, Up, Kept]):
     """Broadcast the global weights and average what comes back; what a site keeps is left open."""
 
     unknown: Literal["negative", "masked"] = hyper(
-        "negative", "what a label that a site does not mark means in its loss", source="METHODS 2.8"
+        "negative",
+        "what a label that a site does not mark means in its loss",
+        source="FedLSM Sec. 2.1",
     )
     rows: Literal["all", "labelled"] = hyper(
         "all",
         "which sites teach a label's output row: all, or those that mark it",
-        source="METHODS 2.8, 5.8",
+        source="all: FedPSL Eq. 6; labelled: FedPSL Eq. 9",
     )
     counted: Literal["trained", "all"] = hyper(
         "trained",
         "which images make up n_k: those a site trains on, or all it has",
-        source="FedPSL Sec. V-B; `all`: FedLSM (METHODS 0, 6.3)",
+        source="FedPSL Sec. V-B; `all`: FedLSM Sec. 2.1",
     )
 
     def unmet(self, federation: Federation) -> str | None:

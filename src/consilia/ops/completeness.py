@@ -71,7 +71,8 @@ def overlap(predicted: Bool[Tensor, "n h w"], target: Bool[Tensor, "n h w"]) -> 
 def fit_of(p: Float[Tensor, "n h w"], target: Bool[Tensor, "n h w"]) -> tuple[float, float]:
     """Return the mean Dice loss and the mean IoU over slices that hold a label.
 
-    Slices without one have Dice 0 by definition, and would make sites incomparable (METHODS 4.4).
+    Slices without one have Dice 0 by definition, and would make sites incomparable; FedIA's Eq. 5
+    averages over all.
     """
     holds = target.flatten(1).any(1)
     if not bool(holds.any()):

@@ -38,7 +38,7 @@ def sure_class(p: Marks, unknown: Mask, threshold: float) -> tuple[Marks, Mask]:
     """Return pseudo labels of labels that exclude each other, and which rows hold.
 
     The likeliest label holds from the threshold on, and only if it is unknown for that image: an
-    unlabelled image shows none of the labels its site marks (METHODS 2.3).
+    unlabelled image shows none of the labels its site marks (FedLSM Eq. 4).
     """
     best, label = p.max(1, keepdim=True)
     sure = (best >= threshold) & unknown.gather(1, label)  # (b, 1)

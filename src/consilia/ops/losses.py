@@ -1,4 +1,4 @@
-"""Losses that read only what is known; three Dice forms that are not interchangeable (METHODS 0)."""
+"""Losses that read only what is known; FedMix's, FedIA's and FedLPPA's Dice are three forms."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def label_counts(
 def proximal_term(
     parameters: Sequence[tuple[str, Tensor]], anchor: Mapping[str, Tensor], mu: float
 ) -> Float[Tensor, ""]:
-    r"""Return FedProx's :math:`\frac{\mu}{2} \lVert w - w_{glob} \rVert^2` (squared, METHODS 3.8)."""
+    r"""Return FedProx's :math:`\frac{\mu}{2} \lVert w - w_{glob} \rVert^2` (squared)."""
     values, anchors = zip(*((value, anchor[name]) for name, value in parameters), strict=True)
     apart = torch._foreach_sub(values, anchors)
     squares = [square.sum() for square in torch._foreach_mul(apart, apart)]

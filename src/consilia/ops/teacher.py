@@ -20,7 +20,7 @@ def moving_average(teacher: Sequence[Tensor], student: Sequence[Tensor], decay: 
 def follow(teacher: nn.Module, student: nn.Module, decay: float) -> None:
     """Let a teacher follow one step: parameters by moving average, buffers copied from the student.
 
-    Buffers (the statistics of batch normalization) are averages already (METHODS 2.3).
+    Buffers (the statistics of batch normalization) are averages already; FedLSM's code copies them too.
     """
     moving_average([*teacher.parameters()], [*student.parameters()], decay)
     with torch.no_grad():

@@ -49,11 +49,11 @@ class Policy:
 POLICIES: dict[str, Policy] = {
     "none": Policy(),
     "hflip": Policy(hflip=0.5),
-    "flips": Policy(hflip=0.5, vflip=0.5),  # METHODS 1.3
+    "flips": Policy(hflip=0.5, vflip=0.5),  # FedMix Sec. IV-A
     "rotate": Policy(
         hflip=0.25, vflip=0.25, turns=0.5, rotate=45, rotated=0.5, border=0.8
-    ),  # METHODS 3.3
-    "mild": Policy(hflip=0.5, rotate=10, scale=0.1, shift=0.05),  # METHODS 5.3
+    ),  # FedLPPA Sec. IV-A and its code
+    "mild": Policy(hflip=0.5, rotate=10, scale=0.1, shift=0.05),  # ours: FedPSL restates none
 }
 
 

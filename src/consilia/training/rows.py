@@ -16,7 +16,7 @@ from consilia.training.site import Site
 def untaught_rows_stay(
     site: Site, unknown: Literal["negative", "masked"], guessed: Tensor | None = None
 ) -> Iterator[None]:
-    """Undo what a training does to rows of the head whose label no image here knows (METHODS 5.4).
+    """Undo what a training does to rows of the head whose label no image here knows.
 
     A masked loss has no gradient for such a row, but weight decay and an optimiser's moments move it
     all the same. Nothing is undone where unknown labels count as absent, where everything is known,

@@ -1,7 +1,8 @@
 """Weak and strong views of images: drawn from a generator, then applied in batches on the device.
 
 For image-level labels only: a view moves the image and leaves its labels alone. The strong view is
-FedLSM's (METHODS 2.3): flips, brightness, one of two blurs or noise, and a small affine move.
+FedLSM's (Sec. 3.2 and its code): flips, brightness, one of two blurs or noise, and a small affine
+move.
 """
 
 from __future__ import annotations

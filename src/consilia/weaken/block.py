@@ -8,7 +8,7 @@ import numpy as np
 
 from consilia.weaken.regions import Mask, depth, side
 
-#: Share of a label's area that a block keeps (METHODS 3.6; the FedLPPA authors' are 34 to 60 %).
+#: Share of a label's area that a block keeps (ours; the FedLPPA authors' are 34 to 60 %).
 SHARE = (0.3, 0.5)
 #: Gap between labels and background block, in image sides (leaves 81 to 88 % of the FAZ images).
 GAP = (0.08, 0.11)

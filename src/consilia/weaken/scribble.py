@@ -22,7 +22,7 @@ SHARE = (0.12, 0.20)
 BACKGROUND_SHARE = (0.036, 0.040)
 #: Least gap between labels and background stroke, in image sides; half the space where short.
 GAP = 0.06
-#: A noisy stroke loses this share of its path (METHODS 3.6), in `GAPS` places.
+#: A noisy stroke loses this share of its path (ours: FedLPPA Sec. IV-A gives none), in `GAPS` places.
 ERASED = (0.2, 0.4)
 GAPS = 2
 #: A noisy stroke wobbles by up to this much, in image sides, with this many bends per side.

@@ -81,7 +81,7 @@ class Memory:
 @final
 @dataclass(frozen=True)
 class Local(Method[Intro, Server, Alone | Borrow, Kept | Lent, Memory]):
-    """Train every site alone from the same start (METHODS 1.8, "LL").
+    """Train every site alone from the same start (FedMix Sec. IV-B, "LL").
 
     A site without usable labels, and a test set that no site owns, are scored with the mean of the
     labelled sites' models' scores.

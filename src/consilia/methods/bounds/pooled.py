@@ -22,7 +22,7 @@ class Central(Averaging):
     unknown: Literal["negative", "masked"] = hyper(
         "masked",
         "what a label that a site does not mark means in its loss",
-        source="METHODS 5.8, IML",
+        source="FedPSL Sec. VII-C, IML",
     )
     card: ClassVar = _card("Central training", "all images in one place, labels as declared")
 

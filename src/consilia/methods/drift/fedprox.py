@@ -23,7 +23,7 @@ class FedProx(Averaging):
     """Keep each site's model near the global one while it trains. With `mu = 0` it is FedAvg."""
 
     mu: float = hyper(
-        0.001, "weight μ of the proximal term", source="METHODS 3.8, 5.8; originals tune it"
+        0.001, "weight μ of the proximal term", source="FedPSL Sec. VII-C; the original tunes it"
     )
 
     card: ClassVar = Card(

@@ -1,4 +1,4 @@
-"""Fine-tuning (METHODS 3.8, "FT"): FedAvg, then each site trains the final model on its own."""
+"""Fine-tuning (FedLPPA Sec. IV-C, "FT"): FedAvg, then each site trains the final model on its own."""
 
 from __future__ import annotations
 

@@ -37,10 +37,14 @@ class MOON(AveragingBase[Memory]):
     With `mu = 0` it is FedAvg. With `unknown = "masked"` and `rows = "labelled"` it is FedLSM's MOON*.
     """
 
-    mu: float = hyper(1.0, "weight μ of the contrastive term", source="METHODS 2.8; tuned there")
-    temperature: float = hyper(0.5, "temperature τ of the contrast", source="METHODS 2.8", low=1e-3)
+    mu: float = hyper(
+        1.0, "weight μ of the contrastive term", source="authors' code; the paper tunes it"
+    )
+    temperature: float = hyper(
+        0.5, "temperature τ of the contrast", source="authors' code", low=1e-3
+    )
     width: int = hyper(
-        256, "width of the projection that the head reads; 0: none", source="METHODS 2.8"
+        256, "width of the projection that the head reads; 0: none", source="authors' code"
     )
 
     card: ClassVar = Card(

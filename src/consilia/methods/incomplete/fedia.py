@@ -113,7 +113,9 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
         True, "completeness-aware aggregation in stage two", source="Table 2, ablation"
     )
     correct: bool = hyper(True, "one-off label correction", source="Table 2, ablation")
-    longest: int = hyper(0, "most rounds of stage two; 0: no bound", source="METHODS 4.4")
+    longest: int = hyper(
+        0, "most rounds of stage two; 0: no bound", source="ours: a site may never meet Eq. 7"
+    )
 
     card: ClassVar = Card(
         title="FedIA: Federated Medical Image Segmentation with Heterogeneous Annotation Completeness",

@@ -123,7 +123,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
     alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="code", low=1e-3)
     lam: float = hyper(0.1, "weight λ of the loss on blended images", source="code")
     decay: float = hyper(0.999, "how slowly the teacher follows", source="code", high=1)
-    floor: float = hyper(0.0, "least count of a label a site marks", source="METHODS 2.4")
+    floor: float = hyper(0.0, "least count of a label a site marks", source="ours; 0: Eq. 7")
 
     card: ClassVar = Card(
         title="Scale Federated Learning for Label Set Mismatch in Medical Image Classification",

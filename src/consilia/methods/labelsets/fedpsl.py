@@ -54,13 +54,15 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
     counted: Literal["trained", "all"] = hyper(
         "trained",
         "which images make up n_k: those a site trains on, or all it has",
-        source="Sec. V-B; `all`: FedLSM's n_k (METHODS 6.3)",
+        source="Sec. V-B; `all`: FedLSM Sec. 2.1",
     )
     decoupled: bool = hyper(
         True, "task-agnostic decoupling learning", source="Algorithm 1; Table II, ablation"
     )
     second_order: bool = hyper(
-        True, "whether the features' gradient runs through the virtual step", source="METHODS 5.3"
+        True,
+        "whether the features' gradient runs through the virtual step",
+        source="Eq. 11; false: ours, cheaper",
     )
     alpha: float = hyper(1e-3, "size α of the virtual step", source="Sec. VII-D")
 

@@ -164,7 +164,7 @@ class Lesson:
         self.pairs = self._pairs(parts, count) if count else None
 
     def loss(self, batch: Batch) -> Tensor:
-        """Return the loss of plain images: labels, sure pseudo labels, and blends (METHODS 2.3)."""
+        """Return the loss of plain images: labels, sure pseudo labels, and blends (Sec. 2.3)."""
         weak, strong = weak_view(batch.image, self.views), strong_view(batch.image, self.views)
         if self.blend is None or self.pairs is None:
             (p,) = self._ask(weak)

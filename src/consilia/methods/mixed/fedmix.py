@@ -103,7 +103,7 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
     require_foreground: bool = hyper(
         False,
         "drop unlabelled images for which both networks predict nothing",
-        source="METHODS 1.4",
+        source="ours; false: Eq. 2, which accepts two empty masks",
     )
 
     card: ClassVar = FEDMIX

@@ -1,7 +1,7 @@
 """FedST (Yang et al., Medical Image Analysis 2021): self-training after a warm-up on labeled sites.
 
 FedRGD (Zhang et al., 2021) as FedMix's authors coded it differs in one number, the labeled sites'
-share, and is a preset of the same method (METHODS 1.8).
+share, and is a preset of the same method.
 """
 
 from __future__ import annotations

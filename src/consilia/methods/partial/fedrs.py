@@ -29,7 +29,7 @@ class FedRS(Averaging):
     alpha: float = hyper(
         0.5,
         "scale α of the scores of missing labels",
-        source="paper's default (METHODS 2.8)",
+        source="paper's default",
         high=1,
     )
     present: Literal["seen", "share"] = hyper(

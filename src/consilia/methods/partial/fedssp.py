@@ -101,12 +101,14 @@ class FedSSP(Method[SiteIntro, StagedServer, Pretrain | Tune, Pretrained | Tuned
     """SimSiam on all images for some rounds, then FedAvg on known labels. With none, it is FedAvg."""
 
     unknown: Literal["negative", "masked"] = hyper(
-        "masked", "what a label that a site does not mark means in its loss", source="METHODS 5.8"
+        "masked",
+        "what a label that a site does not mark means in its loss",
+        source="FedPSL Sec. VII-C",
     )
     rows: Literal["all", "labelled"] = hyper(
         "all",
         "which sites teach a label's output row: all, or those that mark it",
-        source="METHODS 5.8",
+        source="all: FedPSL Eq. 6, our reading of Sec. VII-C; labelled: Eq. 9",
     )
     counted: Literal["trained", "all"] = hyper(
         "trained",
@@ -119,7 +121,7 @@ class FedSSP(Method[SiteIntro, StagedServer, Pretrain | Tune, Pretrained | Tuned
     tuned: Literal["all", "head"] = hyper(
         "all",
         "what learns from labels: the whole network, or its head on fixed features",
-        source="METHODS 5.8; the paper's sentence allows both",
+        source="ours; FedPSL Sec. VII-C can be read both ways",
     )
     width: int = hyper(256, "width of the projection", source="ours: 2048 is for ResNet-50", low=4)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal, final
 
@@ -49,21 +49,25 @@ class _Matching(Averaging):
     unknown: Literal["negative", "masked"] = hyper(
         "masked",
         "what a label that a site does not mark means for its known part",
-        source="METHODS 2.8",
+        source="ours, for FedLSM's FedAvg*: what is not known teaches nothing",
     )
     rows: Literal["all", "labelled"] = hyper(
         "labelled",
         "which sites teach a label's output row: all, or those that mark it",
-        source="METHODS 2.8",
+        source="labelled: FedLSM Table 1 (*), FedPSL Eq. 9; all: FedPSL Eq. 6",
     )
     threshold: float = hyper(
-        0.95, "exclusive labels: least probability τ of a guess", source="METHODS 2.5; the paper's"
+        0.95,
+        "exclusive labels: least probability τ of a guess",
+        source="the paper's; FedLSM's code (ISIC)",
     )
     high: float = hyper(
-        0.85, "labels that may co-occur: least probability of a present one", source="METHODS 2.5"
+        0.85,
+        "labels that may co-occur: least probability of a present one",
+        source="FedLSM's code (NIH)",
     )
     low: float = hyper(
-        0.01, "and largest probability of an absent one", source="METHODS 2.5", low=-1.0
+        0.01, "and largest probability of an absent one", source="FedLSM's code (NIH)", low=-1.0
     )
     weight: float = hyper(1.0, "weight λ_u of the guesses", source="authors' code: wu = 1")
 
@@ -130,7 +134,7 @@ class _Matching(Averaging):
 @final
 @dataclass(frozen=True)
 class FixMatch(_Matching):
-    """FedAvg* + FixMatch: each site guesses what it does not mark (METHODS 2.8)."""
+    """FedAvg* + FixMatch: each site guesses what it does not mark (FedLSM Tables 1 and 2)."""
 
     card: ClassVar = CARD
 
@@ -138,16 +142,18 @@ class FixMatch(_Matching):
 @final
 @dataclass(frozen=True)
 class CentralFixMatch(_Matching):
-    """FixMatch on all sites' images together, with FedMatch's confidence (METHODS 5.8)."""
+    """FixMatch on all sites' images together, with FedMatch's confidence (FedPSL Sec. VII-C)."""
 
     data: ClassVar[Literal["own", "pooled"]] = "pooled"
     threshold: float = hyper(
-        0.75, "exclusive labels: least probability τ of a guess", source="METHODS 5.8: as FedMatch"
+        0.75,
+        "exclusive labels: least probability τ of a guess",
+        source="FedPSL Sec. VII-C: as FedMatch",
     )
     high: float = hyper(
         0.75,
         "labels that may co-occur: least probability of a present one",
-        source="METHODS 5.8: as FedMatch",
+        source="FedPSL Sec. VII-C: as FedMatch",
     )
     low: float = hyper(
         0.25,
@@ -155,4 +161,6 @@ class CentralFixMatch(_Matching):
         source="ours: as sure of absence as of presence",
         low=-1.0,
     )
-    card: ClassVar = CARD
+    card: ClassVar = replace(
+        CARD, summary="all images in one place, sure guesses of unknown labels in strong views"
+    )

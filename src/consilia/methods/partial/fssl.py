@@ -47,12 +47,12 @@ class FSSL(Method[Intro, TeachingServer, Down | Teach, Up, Memory]):
     unknown: Literal["negative", "masked"] = hyper(
         "masked",
         "what a label that a site does not mark means for its known part",
-        source="METHODS 2.8",
+        source="ours, for FedLSM's FSSL*: what is not known teaches nothing",
     )
     rows: Literal["all", "labelled"] = hyper(
         "labelled",
         "which sites teach a label's output row: all, or those that mark it",
-        source="METHODS 2.8",
+        source="labelled: FedLSM Table 1 (*), FedPSL Eq. 9; all: FedPSL Eq. 6",
     )
     counted: Literal["trained", "all"] = hyper(
         "trained",

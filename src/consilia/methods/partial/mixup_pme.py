@@ -30,7 +30,9 @@ class MixUpPME(Averaging):
 
     data: ClassVar[Literal["own", "pooled"]] = "pooled"
     unknown: Literal["negative", "masked"] = hyper(
-        "masked", "what a label that a site does not mark means in the loss", source="METHODS 5.8"
+        "masked",
+        "what a label that a site does not mark means in the loss",
+        source="ours: a missing label is not absent",
     )
     least: float = hyper(
         0.75,
@@ -41,12 +43,12 @@ class MixUpPME(Averaging):
     missing: Literal["half", "predicted"] = hyper(
         "half",
         "what stands for a missing label: one half, or the network's own probability",
-        source="half: as `least`; predicted: METHODS 5.8 (pseudo labels)",
+        source="half: as `least`; predicted: FedPSL Sec. VII-C (pseudo labels)",
     )
     merged: bool = hyper(
         False,
         "train on labels known of either image, not only of the first",
-        source="false: as `least`; true: METHODS 5.8 (labels merged)",
+        source="false: as `least`; true: ours, with predicted labels",
     )
 
     card: ClassVar = Card(

@@ -40,12 +40,12 @@ class Adaptive(AveragingBase[Memory]):
     """Average whole models; a site mixes the average's upper layers with its own before it trains."""
 
     eta: float = hyper(
-        1.0, "step size η of W; 0: follow the server, as FedAvg", source="METHODS 3.3"
+        1.0, "step size η of W; 0: follow the server, as FedAvg", source="FedALA's code"
     )
     steady: float = hyper(
         0.1,
         "standard deviation of the last ten losses below which W has converged",
-        source="METHODS 3.8; FedALA's code",
+        source="FedALA's code",
     )
     longest: int = hyper(
         20, "most passes over the images when W is first learned", source="ours: a cap", low=1

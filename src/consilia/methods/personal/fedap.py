@@ -102,12 +102,12 @@ class FedAP(Personal[Server, Welcome | Down, Up | Measured, Memory]):
     """
 
     momentum: float = hyper(
-        0.5, "a site's part m in its own mixture", source="METHODS 3.8; the authors' code", high=1
+        0.5, "a site's part m in its own mixture", source="authors' code", high=1
     )
     warmup: int = hyper(
         15,
         "rounds of FedBN before features are compared",
-        source="METHODS 3.8: 150 iterations, here of 10 a round",
+        source="FedLPPA's code: 150 iterations, here of 10 a round",
     )
 
     card: ClassVar = Card(

@@ -29,17 +29,17 @@ class FedICRA(Adaptive):
     """
 
     alpha: float = hyper(
-        1.0, "weight α of the distance between sites' channel weights", source="METHODS 3.8"
+        1.0, "weight α of the distance between sites' channel weights", source="authors' code"
     )
-    tree: float = hyper(0.1, "weight of the tree energy", source="METHODS 3.8")
-    crf: float = hyper(0.1, "weight of the gated CRF", source="METHODS 3.8")
+    tree: float = hyper(0.1, "weight of the tree energy", source="authors' code")
+    crf: float = hyper(0.1, "weight of the gated CRF", source="authors' code")
     side: int = hyper(
         512, "hidden width of the score maps at each scale", source="authors' code", low=1
     )
     head_part: float = hyper(
         0.4,
         "part of a round's steps that train the head, before the others train the rest",
-        source="METHODS 3.8: the rest has 3 of 5 iterations",
+        source="authors' code: the rest has 3 iterations; of 5: FedLPPA's code",
         high=1,
     )
 

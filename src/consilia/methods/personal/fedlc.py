@@ -28,12 +28,14 @@ class FedLC(Keeping):
     """
 
     alpha: float = hyper(
-        0.1, "weight α of the distance between sites' channel weights", source="METHODS 3.8"
+        0.1,
+        "weight α of the distance between sites' channel weights",
+        source="FedLPPA's code (polyp)",
     )
     head_part: float = hyper(
         0.6,
         "part of a round's steps that train the head, before the others train the body",
-        source="METHODS 3.8: the body has 2 of 5 iterations",
+        source="FedLPPA's code (polyp): the body has 2 of 5 iterations",
         high=1,
     )
 

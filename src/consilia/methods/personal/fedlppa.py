@@ -87,7 +87,7 @@ class FedLPPA(Method[Intro, Server, Down, Up, Memory]):
     strategy: Literal["aggregated", "highest", "fixed", "random"] = hyper(
         "aggregated", "whose main decoders make a site's auxiliary one", source="Sec. III-C, Eq. 9"
     )
-    row_owner: bool = hyper(True, "a site's row of p_D is its own", source="METHODS 3.4")
+    row_owner: bool = hyper(True, "a site's row of p_D is its own", source="ours; false: Eq. 2")
     pseudo: float = hyper(0.5, "weight λ of the pseudo labels", source="Sec. IV-B, Eq. 15")
     least_main: float = hyper(
         0.7, "least part λ_m of the main decoder in a pseudo label", source="Eq. 14", high=1

@@ -96,7 +96,7 @@ class MetaFed(Personal[Server, Accumulate | Personalise, Up | Kept, Memory]):
     Without distillation and copying (`lam = 0`, `threshold = -1`, `held_out = 0`) it is local training.
     """
 
-    lam: float = hyper(0.5, "weight λ of the distillation", source="METHODS 3.8; paper: 1")
+    lam: float = hyper(0.5, "weight λ of the distillation", source="FedLPPA's code; paper: 1")
     threshold: float = hyper(
         0.6,
         "Dice from which a site learns from its teacher; below, it takes over its weights",
@@ -107,7 +107,7 @@ class MetaFed(Personal[Server, Accumulate | Personalise, Up | Kept, Memory]):
     common: int = hyper(
         40,
         "rounds of the common-knowledge stage; at least the last round is personal",
-        source="METHODS 3.8: 400 iterations, here of 10 a round",
+        source="FedLPPA's code: 400 iterations, here of 10 a round",
         low=1,
     )
     turns: bool = hyper(
