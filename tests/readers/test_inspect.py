@@ -209,7 +209,7 @@ def test_forms_are_counted(site, federation):
     assert found.looked_at == ("test",)
     found = inspect_folder(site.root, federation(supervision="none"), "x")
     assert (found.form, found.forms) == ("none", {"none": 3, "mask": 1})
-    site.table("labels.csv", "image,liver,spleen", *(f"{name},1,0" for name in "abd"))
+    site.table("labels.csv", "image,liver,spleen", *(f"{name},1,0" for name in ("a", "b", "d")))
     found = inspect_folder(site.root, federation(supervision="image"), "x")
     assert (found.form, found.forms) == ("image", {"image": 2, "mask": 1})
 
