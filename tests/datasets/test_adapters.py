@@ -34,13 +34,15 @@ def load(name, site, root, size=SIDE, channels=None, seed=0):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_absent_data_is_one_sentence_with_the_layout_and_the_place(name, tmp_path):
+def test_absent_data_is_one_sentence_with_the_place_and_the_card_that_has_the_layout(
+    name, tmp_path
+):
     dataset = DATASETS[name]
     with pytest.raises(DataError) as refused:
         dataset.load(dataset.card.sites[0], tmp_path, dataset.shape)
     sentence = str(refused.value)
     assert str(tmp_path) in sentence
-    assert dataset.card.layout.split()[0] in sentence
+    assert f"`consilia datasets --card {name}` shows its layout" in sentence
     assert "--data or CONSILIA_DATA" in sentence
     assert "\n" not in sentence
 
