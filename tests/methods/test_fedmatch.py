@@ -142,30 +142,29 @@ def plain_fedmatch(spec, s, refresh, count):
     return sigma, psi
 
 
+def assert_follows_the_plain_one(spec, settings, path):
+    run_toy(spec, path)
+    found = final_state(path)
+    for part, want in zip(("sigma", "psi"), plain_fedmatch(spec, settings, 2, 2), strict=True):
+        for name, value in want.items():
+            got = found[f"server.safetensors:{part}/{name}"]
+            torch.testing.assert_close(got, value, atol=2e-5, rtol=1e-4, msg=f"{part} {name}")
+
+
 @pytest.mark.parametrize("task", ["multi-label", "single-label"])
 def test_it_is_its_algorithm(task, tmp_path):
     settings = {**LOOSE, "refresh": 2, "helpers": 2}
     if task == "single-label":
         settings["confidence"] = 0.34
     spec = spec_of("fedmatch", task, settings, rounds=4)
-    run_toy(spec, tmp_path / "run")
-    found = final_state(tmp_path / "run")
-    for part, want in zip(("sigma", "psi"), plain_fedmatch(spec, settings, 2, 2), strict=True):
-        for name, value in want.items():
-            got = found[f"server.safetensors:{part}/{name}"]
-            torch.testing.assert_close(got, value, atol=2e-5, rtol=1e-4, msg=f"{part} {name}")
+    assert_follows_the_plain_one(spec, settings, tmp_path / "run")
 
 
 def test_the_objective_says_whether_labels_compete_and_not_the_federation(tmp_path):
     settings = {**LOOSE, "refresh": 2, "helpers": 2}
     binary = {"objective": "bce", "network": "cnn-small"}
     spec = spec_of("fedmatch", "single-label", settings, rounds=3, learner=binary)
-    run_toy(spec, tmp_path / "run")
-    found = final_state(tmp_path / "run")
-    for part, want in zip(("sigma", "psi"), plain_fedmatch(spec, settings, 2, 2), strict=True):
-        for name, value in want.items():
-            got = found[f"server.safetensors:{part}/{name}"]
-            torch.testing.assert_close(got, value, atol=2e-5, rtol=1e-4, msg=f"{part} {name}")
+    assert_follows_the_plain_one(spec, settings, tmp_path / "run")
 
 
 def test_labels_reach_only_sigma_and_images_alone_only_psi(tmp_path):

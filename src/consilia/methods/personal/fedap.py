@@ -11,6 +11,7 @@ from torch import Tensor
 from consilia.errors import RunError
 from consilia.methods.contract import Card, Panel, Start, hyper
 from consilia.methods.personal.keeping import Intro, Personal
+from consilia.methods.personal.own_norm import Shared, Up
 from consilia.ops.batchnorm import affinity_shares
 from consilia.ops.reduce import mixtures, reduce
 from consilia.payload import Group, Weights
@@ -18,8 +19,6 @@ from consilia.training.local import train_locally
 from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site
 from consilia.training.taps import norm_statistics
-
-Shared = Annotated[Weights, Group(("body", "head"))]
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,6 @@ class Down:
 
     weights: Shared
     measure: bool
-
-
-@dataclass(frozen=True)
-class Up:
-    """Leaves a site: everything but its normalisation layers, image count and mean loss."""
-
-    weights: Shared
-    images: int
-    loss: float
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from typing import Annotated, ClassVar, final
 
 from consilia.methods.contract import Card
 from consilia.methods.personal.keeping import Keeping, Server, Welcome, joined
+from consilia.methods.personal.own_norm import Shared, Up
 from consilia.payload import Group, Weights
 from consilia.training.local import train_locally
 from consilia.training.rows import untaught_rows_stay
 from consilia.training.site import Site
-
-Shared = Annotated[Weights, Group(("body", "head"))]
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,6 @@ class Down:
     """Travels to a site: everything but the normalisation layers, averaged."""
 
     weights: Shared
-
-
-@dataclass(frozen=True)
-class Up:
-    """Leaves a site: everything but its normalisation layers, image count and mean loss."""
-
-    weights: Shared
-    images: int
-    loss: float
 
 
 @dataclass(frozen=True)
