@@ -127,8 +127,8 @@ class Federation:
         self.spec, self.path = as_federation(spec), path
         data = toy_sites(spec)
         monkeypatch.setattr(desk_module, "load_own", lambda spec, f, name, root: data[name])
-        monkeypatch.setattr(flower, "POLL", 0.001)
-        monkeypatch.setattr(flower, "LOOK", 0.001)
+        monkeypatch.setattr(flower.client, "POLL", 0.001)
+        monkeypatch.setattr(flower.transport, "LOOK", 0.001)
         self.key = new_key()
         self.desks = {}
         for name in spec.federation.sites:

@@ -9,10 +9,15 @@ pytest.importorskip("flwr", reason="Flower is not installed (consilia[flower])")
 
 from flwr.app import Message, Metadata, RecordDict
 from flwr.app.message import make_message
-from flwr.proto.message_pb2 import PullObjectResponse, PushObjectResponse
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import ObjectTree, PullObjectResponse, PushObjectResponse
+from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from consilia.engines.packet import Packet
+from consilia.errors import MessageError
 from tests.federation.support import flower
 
 PACKET = Packet('{"a": 1}', bytes(range(256)) * 64, b"signature")
@@ -52,7 +57,7 @@ class SuperNode:
         (head,), (tree,) = request.messages_list, request.message_object_trees
         name = head.metadata.message_id
         self.heads[name] = head
-        self.wanted[name] = (tree, [t.object_id for t in flower.iterate_object_tree(tree)])
+        self.wanted[name] = (tree, [t.object_id for t in iterate_object_tree(tree)])
         missing = [part for part in self.wanted[name][1] if part not in self.parts]
         return PushAppMessagesResponse(
             message_ids=[name], objects_to_push=missing, session_id="session"
@@ -77,39 +82,39 @@ class SuperNode:
 @pytest.fixture
 def node(monkeypatch):
     found = SuperNode()
-    monkeypatch.setattr(flower, "_task_client", lambda address, ca, token: found)
+    monkeypatch.setattr(flower.leaving, "connect_to_task", lambda address, ca, token: found)
     return found
 
 
-PARTS = len(flower.Leaving.of(answer()).parts)
+PARTS = len(flower.leaving.Leaving.of(answer()).parts)
 
 
 @pytest.mark.parametrize("after", range(PARTS))
 def test_an_answer_whose_sender_was_killed_between_two_parts_leaves_whole(node, tmp_path, after):
-    note = flower.Note(tmp_path / "in-hand.json")
+    note = flower.leaving.Note(tmp_path / "in-hand.json")
     note.write("token", question())
-    leaving = flower.Leaving.of(answer())
+    leaving = flower.leaving.Leaving.of(answer())
     note.add(leaving)
     node.dies_after = after
     with pytest.raises(Killed):
         leaving.push(node)
     assert node.whole() == []
-    node.dies_after = None
-    flower._give_back("x", b"", flower.Note(tmp_path / "in-hand.json"))  # the next process
+    node.dies_after = None  # the next process
+    flower.leaving.give_back("x", b"", flower.leaving.Note(tmp_path / "in-hand.json"))
     (name,) = node.whole()
     assert node.status == "completed"
-    sent = flower.inflate_object_from_contents(name, dict(node.parts))
+    sent = inflate_object_from_contents(name, dict(node.parts))
     assert flower.from_content(sent.content) == PACKET
     assert sent.metadata.reply_to_message_id == "asked"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_task_that_was_not_answered_yet_is_given_back_as_an_error(node, tmp_path):
-    note = flower.Note(tmp_path / "in-hand.json")
+    note = flower.leaving.Note(tmp_path / "in-hand.json")
     note.write("token", question())
-    flower._give_back("x", b"", note)
+    flower.leaving.give_back("x", b"", note)
     (name,) = node.whole()
-    sent = flower.inflate_object_from_contents(name, dict(node.parts))
+    sent = inflate_object_from_contents(name, dict(node.parts))
     assert sent.error.reason == "its training process was restarted"
     assert node.status == "failed"
     assert list(tmp_path.iterdir()) == []
@@ -118,21 +123,21 @@ def test_a_task_that_was_not_answered_yet_is_given_back_as_an_error(node, tmp_pa
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"token": "x"}', json.dumps({"metadata": 1})])
 def test_half_a_note_is_forgotten(node, tmp_path, text):
     (tmp_path / "in-hand.json").write_text(text)
-    flower._give_back("x", b"", flower.Note(tmp_path / "in-hand.json"))
+    flower.leaving.give_back("x", b"", flower.leaving.Note(tmp_path / "in-hand.json"))
     assert node.heads == {}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_note_that_cannot_be_written_stops_nothing(tmp_path):
-    note = flower.Note(tmp_path / "no such folder" / "in-hand.json")
+    note = flower.leaving.Note(tmp_path / "no such folder" / "in-hand.json")
     note.write("token", question())
-    note.add(flower.Leaving.of(answer()))
+    note.add(flower.leaving.Leaving.of(answer()))
     note.remove()
 
 
 def test_what_cannot_be_answered_is_an_error_with_its_reason():
     def refuses(packet):
-        raise flower.MessageError("no")
+        raise MessageError("no")
 
     assert flower.reply_to(question(), refuses).error.reason == "no"
     empty = make_message(metadata=ASKED, content=RecordDict())
@@ -147,7 +152,7 @@ class SuperLink:
         self.given = set()
 
     def has(self, message, parts):
-        leaving = flower.Leaving.of(message)
+        leaving = flower.leaving.Leaving.of(message)
         self.new.append(leaving)
         self.parts |= dict(list(leaving.parts.items())[:parts])
         return leaving
@@ -158,8 +163,8 @@ class SuperLink:
         assert not asked & self.given, "what was given once is unknown from then on"
         self.given |= asked if new else set()
         return PullAppMessagesResponse(
-            messages_list=[flower.ProtoMessage.FromString(one.head) for one in new],
-            message_object_trees=[flower.ObjectTree.FromString(one.tree) for one in new],
+            messages_list=[ProtoMessage.FromString(one.head) for one in new],
+            message_object_trees=[ObjectTree.FromString(one.tree) for one in new],
         )
 
     def PullObject(self, request):  # noqa: N802
@@ -179,7 +184,7 @@ class SuperLink:
 def session():
     made = flower.Session.__new__(flower.Session)
     made.run, made._coming = 5, {}
-    node = flower.ProtoNode(node_id=1)
+    node = ProtoNode(node_id=1)
     made.grid = SimpleNamespace(_runtime_client=SuperLink(), node=node)
     return made
 

@@ -374,7 +374,7 @@ def test_a_site_that_dies_of_every_message_is_given_up(federation, tmp_path, in_
 
     federation.wire.crash = crash
     federation.run()
-    assert len(asked) == flower.TRIES
+    assert len(asked) == flower.transport.TRIES
     assert events(tmp_path / "f/run", 2) == [("bo", "absent: ClientApp stopped responding.")]
     _, one = in_process(federation.spec, {"bo": (2,)})
     assert_same(tmp_path / "f/run", one)

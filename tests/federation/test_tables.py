@@ -296,22 +296,26 @@ def _listens(port):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's own packing
 def test_a_run_submitted_with_only_the_ca_file_runs_nowhere(fed, tmp_path):
     """On loopback Flower takes it; no process of ours runs its code, and no site hears of it."""
+    from flwr.cli.build import build_fab_from_files
+    from flwr.common.serde import fab_to_proto
+    from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+
     marker = tmp_path / "was-run"
     bundle = {
-        **flower._BUNDLE,
+        **flower.link.BUNDLE,
         "consilia_bundle/__init__.py": f"open({str(marker)!r}, 'w').write('x')\n".encode(),
     }
-    content, _ = flower.build_fab_from_files(bundle)
+    content, _ = build_fab_from_files(bundle)
     ca = (fed.coordinator.folder / "tls/ca.crt").read_bytes()
-    client = flower._client(flower.ControlHttpClient, fed.coordinator.superlink, ca)
-    fab = flower.Fab(hashlib.sha256(content).hexdigest(), content, {})
-    run = client.StartRun(flower.StartRunRequest(fab=flower.fab_to_proto(fab))).run_id
+    client = flower.client.connect(ControlHttpClient, fed.coordinator.superlink, ca)
+    fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+    run = client.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
     assert run
     spec = fed.spec("fedmix", rounds=1, seed=31)
     finish(fed.start(spec, "beside"))  # ours takes up its own task and refuses the other
-    runs = client.ListRuns(
-        __import__("flwr.proto.control_pb2", fromlist=["x"]).ListRunsRequest()
-    ).run_dict
+    runs = client.ListRuns(ListRunsRequest()).run_dict
     client.close()
     status = runs[run].status
     assert (status.status, status.sub_status) == ("finished", "failed")
@@ -335,21 +339,15 @@ def test_runtime_and_control_are_not_on_the_public_port(fed):
 
 
 def test_the_runtime_api_of_a_site_gives_no_task_without_its_secret(fed):
+    from flwr.supercore.runtime import RuntimeHttpClient
+
     folder = fed.folders["bergen"]
     ca = (folder.folder / "tls/ca.crt").read_bytes()
     address = f"127.0.0.1:{folder.settings.port}"
-    wanted = flower.AcquireTaskRequest(supported_task_types=list(flower.TaskType))
-    for secret in (None, b"x" * 32):
-        more = []
-        if secret:
-            more = [
-                flower.SuperExecAuthHttpInterceptor(
-                    master_secret=secret, protected_methods=flower._ACQUIRE
-                )
-            ]
-        client = flower._client(flower.RuntimeHttpClient, address, ca, *more)
+    without = flower.client.connect(RuntimeHttpClient, address, ca)
+    for client in (without, flower.client.connect_for_tasks(address, ca, b"x" * 32)):
         with pytest.raises(httpx.HTTPStatusError) as refused:
-            client.AcquireTask(wanted)
+            flower.client.acquire(client)
         client.close()
         assert refused.value.response.status_code in (401, 403)
 
@@ -374,16 +372,18 @@ def test_a_message_in_another_sites_name_is_refused(fed):
 
 def test_fleet_requests_with_a_key_in_anothers_name_are_refused(fed):
     """Flower itself: Bergen's key with Ashford's node number gets 401."""
+    from flwr.proto.control_pb2 import ListNodesRequest
     from flwr.proto.fleet_pb2 import PullMessagesRequest
     from flwr.proto.node_pb2 import Node
+    from flwr.supercore.control import ControlHttpClient
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
     from consilia.federation.keys import read_key
 
     link = fed.coordinator.link()
-    control = flower._client(flower.ControlHttpClient, link.address, link.ca)
-    nodes = control.ListNodes(flower.ListNodesRequest()).nodes_info
+    control = flower.client.connect(ControlHttpClient, link.address, link.ca)
+    nodes = control.ListNodes(ListNodesRequest()).nodes_info
     control.close()
     of = {bytes(n.public_key).decode(): n.node_id for n in nodes}
     keys = fed.coordinator.enrolled()
@@ -391,7 +391,7 @@ def test_fleet_requests_with_a_key_in_anothers_name_are_refused(fed):
     ca = (fed.coordinator.folder / "tls/public-ca.crt").read_bytes()
     auth = NodeAuthHttpInterceptor(key, key.public_key())
     address = f"localhost:{fed.coordinator.settings.port}"
-    client = flower._client(FleetHttpClient, address, ca, auth)
+    client = flower.client.connect(FleetHttpClient, address, ca, auth)
     with pytest.raises(httpx.HTTPStatusError) as refused:
         client.PullMessages(PullMessagesRequest(node=Node(node_id=of[keys["ashford"]])))
     client.close()

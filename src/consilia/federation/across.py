@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from consilia.declare import COMMON, Federation
 from consilia.engines.inprocess import make_bench, make_start, only_test, set_threads
 from consilia.engines.memory import MemoryStore
@@ -34,6 +36,14 @@ TRIES = 20
 #: A reply may be this many times the network: several models, moments, prototypes.
 TIMES_NETWORK = 8
 Say = Callable[[str], None]
+
+
+class _RunRecord(BaseModel):
+    """What `federation.json` holds."""
+
+    run: str
+    coordinator: str
+    flower: list[int]
 
 
 def run_across(
@@ -204,7 +214,7 @@ def _run_record(folder: RunFolder, coordinator: Coordinator) -> dict[str, Any]:
     if not (folder.path / RUN).is_file():
         fresh = {"run": secrets.token_hex(16), "coordinator": str(coordinator.folder), "flower": []}
         folder.write_json(RUN, fresh)
-    found: dict[str, Any] = folder.read_json(RUN)
+    found: dict[str, Any] = folder.read_json(RUN, _RunRecord)
     return found
 
 

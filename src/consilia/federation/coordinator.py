@@ -7,7 +7,7 @@ import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ from consilia.federation.invitation import (
     read_enrolment,
     write_invitation,
 )
+from consilia.federation.kept import read_kept
 from consilia.federation.keys import (
     LOOPBACK,
     fingerprint,
@@ -69,7 +70,7 @@ class Coordinator:
     @property
     def settings(self) -> Settings:
         """How hospitals and this machine reach the SuperLink."""
-        table = json.loads((self.folder / "settings.json").read_text(encoding="utf-8"))
+        table = read_kept(self.folder / "settings.json", dict[str, Any])
         return validate(Settings, table, "settings.json", UsageError)
 
     @property
@@ -86,7 +87,16 @@ class Coordinator:
         """Return the public key of every site that has enrolled."""
         found = {}
         for path in sorted((self.folder / "sites").glob("*.pem")):
-            found[plain_name(path.stem)] = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8", errors="replace")
+            try:
+                read_public(text)
+            except UsageError as error:
+                msg = (
+                    f"'{path}': {error}; remove it and `consilia coordinator admit` that site's "
+                    "enrolment again"
+                )
+                raise UsageError(msg) from None
+            found[plain_name(path.stem)] = text
         return found
 
     def link(self) -> Link:
@@ -181,7 +191,8 @@ def make_coordinator(
 def admit(coordinator: Coordinator, path: Path) -> tuple[str, str]:
     """Accept a site's enrolment and return its name and its key's fingerprint."""
     enrolment = read_enrolment(path)
-    site, tokens = enrolment.site, json.loads((coordinator.folder / "tokens.json").read_bytes())
+    site = enrolment.site
+    tokens = read_kept(coordinator.folder / "tokens.json", dict[str, str])
     if site not in tokens:
         msg = f"enrolment '{path.name}' is of site '{site}', which was not invited"
         raise UsageError(msg)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from consilia.errors import UsageError
+from consilia.errors import UsageError, reason
 
 Private = ec.EllipticCurvePrivateKey
 Public = ec.EllipticCurvePublicKey
@@ -53,7 +53,7 @@ def read_key(path: Path) -> Private:
             raise UsageError(msg)
         text = path.read_bytes()
     except OSError as error:
-        msg = f"key '{path}' cannot be read: {(error.strerror or str(error)).lower()}"
+        msg = f"key '{path}' cannot be read: {reason(error)}; put it back as it was"
         raise UsageError(msg) from None
     try:
         load = serialization.load_ssh_private_key
@@ -63,7 +63,7 @@ def read_key(path: Path) -> Private:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Private):
-        msg = f"key '{path}' is no elliptic-curve key; expected a P-384 one"
+        msg = f"key '{path}' is no elliptic-curve key; put it back as it was"
         raise UsageError(msg)
     return key
 

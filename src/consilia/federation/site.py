@@ -27,6 +27,7 @@ from consilia.federation.invitation import (
     read_invitation,
     write_enrolment,
 )
+from consilia.federation.kept import read_kept
 from consilia.federation.keys import (
     LOOPBACK,
     make_authority,
@@ -65,7 +66,7 @@ class SiteFolder:
     @property
     def settings(self) -> Settings:
         """What this machine decided for itself."""
-        table = json.loads((self.folder / "settings.json").read_text(encoding="utf-8"))
+        table = read_kept(self.folder / "settings.json", dict[str, Any])
         return validate(Settings, table, "settings.json", UsageError)
 
     @property

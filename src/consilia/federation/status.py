@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from consilia.federation import processes
 from consilia.federation.coordinator import Coordinator
+from consilia.federation.kept import read_kept
 from consilia.federation.up import door_answers
 from consilia.runs.store import RunFolder
+
+
+class _Started(BaseModel):
+    """What `run.json` holds: the run that was started last."""
+
+    path: str
 
 
 def status(coordinator: Coordinator, run: Path | None = None) -> dict[str, Any]:
@@ -46,14 +54,15 @@ def latest_run(coordinator: Coordinator) -> Path | None:
     path = coordinator.folder / "run.json"
     if not path.is_file():
         return None
-    found = Path(json.loads(path.read_text(encoding="utf-8"))["path"])
+    out = "remove it, and name the run: `consilia coordinator resume RUN` goes on with it"
+    found = Path(read_kept(path, _Started, out)["path"])
     return found if (found / "spec.toml").is_file() else None
 
 
 def note_run(coordinator: Coordinator, path: Path) -> None:
     """Remember which run was started last, for `status` and `resume`."""
-    text = json.dumps({"path": str(path.resolve()), "time": time.time(), "pid": os.getpid()})
-    (coordinator.folder / "run.json").write_text(text, encoding="utf-8")
+    started = {"path": str(path.resolve()), "time": time.time(), "pid": os.getpid()}
+    RunFolder(coordinator.folder).write_json("run.json", started)
 
 
 def _run_status(path: Path) -> dict[str, Any]:

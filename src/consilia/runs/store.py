@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 import consilia
 from consilia.declare.read import read_toml, validate
 from consilia.errors import MessageError, RunError, UsageError, reason
-from consilia.runs.results import Cases, Metrics
+from consilia.runs.results import LINES, Cases, Findings, Metrics, Portraits
 from consilia.runs.spec import RunSpec
 
 _PACKAGES = (
@@ -40,8 +40,13 @@ _PACKAGES = (
 #: The state of the round that a validation rule selected; the last checkpoint serves other rules.
 SELECTED = "selected"
 
-#: What else has to go before `consilia resume` writes a file again; other files go alone.
-_WITH = {"cases.json": "metrics.json"}
+#: The way out of a file that cannot be used, where removing it and resuming the run is not enough.
+_WAYS_OUT = {
+    "federation.json": "begin it again with another --out",  # its sites know it by the name in there
+    "cases.json": "remove it and metrics.json and `consilia resume` the run",
+    "findings.json": "remove it and metrics.json and `consilia resume` the run",
+    "portraits.json": "remove it, and the report goes without what it shows",  # only training writes it
+}
 
 
 @dataclass
@@ -141,16 +146,25 @@ class RunFolder:
             handle.writelines(json.dumps(line) + "\n" for line in lines)
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return the whole lines of a file; a line cut short by a crash is left out."""
+        """Return the whole lines of `rounds.jsonl` or `ledger.jsonl`, without one cut short by a crash."""
         path = self.path / name
         if not path.exists():
             return []
-        found = []
-        for text in path.read_text(encoding="utf-8").splitlines():
+        texts = path.read_bytes().splitlines()
+        found: list[dict[str, Any]] = []
+        for number, text in enumerate(texts, start=1):
             try:
-                found.append(json.loads(text))
-            except json.JSONDecodeError:
-                break
+                line = json.loads(text.decode("utf-8", "replace"))
+                LINES[name].model_validate(line, strict=True)
+            except (ValueError, RecursionError) as error:
+                if isinstance(error, json.JSONDecodeError) and number == len(texts):
+                    break
+                msg = (
+                    f"line {number} of {name} of run '{self.path}' does not hold what a run writes there; "
+                    "put the file back as it was, or begin the run again with another --out"
+                )
+                raise UsageError(msg) from None
+            found.append(line)
         return found
 
     def rewind(self, name: str, round_: int) -> None:
@@ -181,9 +195,7 @@ class RunFolder:
             found = "does not hold what a run writes there"
             TypeAdapter(kind).validate_python(value, strict=True)
         except (ValueError, RecursionError):
-            out = "remove it and `consilia resume` the run"
-            if name in _WITH:
-                out = f"remove it and {_WITH[name]} and `consilia resume` the run"
+            out = _WAYS_OUT.get(name, "remove it and `consilia resume` the run")
             if name.startswith("cases/"):  # only training writes these
                 out = "begin it again with another --out"
             msg = f"{name} of run '{self.path}' {found}; {out}"
@@ -198,6 +210,16 @@ class RunFolder:
         """Return a table of test cases for each site; none where there is no such file."""
         there = (self.path / name).is_file()
         return self.read_json(name, Cases) if there else {}
+
+    def findings(self) -> dict[str, Any]:
+        """Return what the server learned about the sites; nothing where it kept nothing."""
+        name = "findings.json"
+        return self.read_json(name, Findings) if (self.path / name).is_file() else {}
+
+    def portraits(self) -> dict[str, Any]:
+        """Return what each site showed of itself; nothing where the study did not ask."""
+        name = "portraits.json"
+        return self.read_json(name, Portraits) if (self.path / name).is_file() else {}
 
     @property
     def finished(self) -> bool:
