@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from consilia.engines import inprocess
 from consilia.methods import METHODS
 from tests.cli.support import consilia, flat, tree, write_csv, write_study, write_toml
 
-COMMANDS = tuple(flat(get_command(app)))
+COMMANDS = flat(get_command(app))
 METRICS = {
     "study",
     "method",
@@ -104,6 +106,30 @@ def test_help_says_what_a_command_does_and_offers_json(call, command):
     shown = call(*command.split(), "--help").out
     assert f"Usage: consilia {command}" in shown
     assert "--json" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_tells_every_argument_and_option_and_fits_a_terminal(call, command):
+    shown = call(*command.split(), "--help").out
+    assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    words = " ".join(re.sub(r"[│╭╮╰╯─*]", " ", shown).split())
+    for parameter in COMMANDS[command].params:
+        assert parameter.help, parameter.name
+        if parameter.param_type_name == "argument":
+            assert parameter.help in words
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_example_is_a_command_that_is_understood(call, command):
+    shown = [line.strip() for line in call(*command.split(), "--help").out.splitlines()]
+    title, *examples = COMMANDS[command].epilog.split("\n\n")
+    assert title == ("Example:" if len(examples) == 1 else "Examples:")
+    for example in examples:
+        assert example in shown, "it is folded"
+        name = f"consilia {command} "
+        assert f"{example} ".startswith(name)
+        words = shlex.split(example)[len(name.split()) :]
+        COMMANDS[command].make_context(command, words)
 
 
 def test_version(call):
@@ -261,7 +287,8 @@ def test_compare_collects_without_running(call, here, trained):
     ended = compare(call, "--collect")
     assert trained == []
     assert ended.err.splitlines()[0] == (
-        "consilia: no finished run of 'local' with seed 0 in 'runs/shapes/local-0'; left out"
+        "consilia: no finished run of 'local' with seed 0 and these settings in 'runs/shapes/local-0'; "
+        "left out"
     )
 
 

@@ -604,6 +604,17 @@ CASES = [
         "run gone/run.toml",
         "file 'gone/run.toml' does not exist; check the path",
     ),
+    command(
+        "run a folder without a run file",
+        "run anna",
+        "folder 'anna' holds no run.toml; write one there, or name another file",
+    ),
+    command(
+        "run a federation",
+        "run federation.toml",
+        "study/federation.toml declares a federation; expected a run file: write run.toml beside it, "
+        'with `federation = "federation.toml"`, and name that',
+    ),
     Case(
         "run file bad TOML",
         "run .",
@@ -1093,6 +1104,81 @@ CASES = [
         2,
         f"cases.json of run '{FINISHED}' is damaged; remove it and metrics.json and `consilia resume` "
         "the run",
+    ),
+    Case(
+        "report damaged findings",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/findings.json", "{"),
+        2,
+        f"findings.json of run '{FINISHED}' is damaged; remove it and metrics.json and "
+        "`consilia resume` the run",
+    ),
+    Case(
+        "report findings of another shape",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/findings.json", '{"affinity": {"anna": 1}, "maps": {}}'),
+        2,
+        f"findings.json of run '{FINISHED}' does not hold what a run writes there; remove it and "
+        "metrics.json and `consilia resume` the run",
+    ),
+    Case(
+        "report findings with a ragged map",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/findings.json", '{"affinity": {}, "maps": {"anna": [[1, 2], [3]]}}'),
+        2,
+        f"findings.json of run '{FINISHED}' does not hold what a run writes there; remove it and "
+        "metrics.json and `consilia resume` the run",
+    ),
+    Case(
+        "report damaged portraits",
+        f"report {FINISHED}",
+        lambda: Path(f"{FINISHED}/portraits.json").write_bytes(b"\xff\x00"),
+        2,
+        f"portraits.json of run '{FINISHED}' is damaged; remove it, and the report goes without "
+        "what it shows",
+    ),
+    Case(
+        "report portraits of another shape",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/portraits.json", '["anna", "bo"]'),
+        2,
+        f"portraits.json of run '{FINISHED}' does not hold what a run writes there; remove it, and "
+        "the report goes without what it shows",
+    ),
+    Case(
+        "report portraits of points that do not fit",
+        f"report {FINISHED}",
+        text(
+            f"{FINISHED}/portraits.json",
+            '{"anna": {"points": [[1, 2]], "follow": {}}, "bo": {"points": [[1]], "follow": {}}}',
+        ),
+        2,
+        f"portraits.json of run '{FINISHED}' does not hold what a run writes there; remove it, and "
+        "the report goes without what it shows",
+    ),
+    Case(
+        "report rounds of another shape",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/rounds.jsonl", '{"round": 1}\n{"round": "two"}\n'),
+        2,
+        f"line 2 of rounds.jsonl of run '{FINISHED}' does not hold what a run writes there; put the "
+        "file back as it was, or begin the run again with another --out",
+    ),
+    Case(
+        "report a ledger of another shape",
+        f"report {FINISHED}",
+        text(f"{FINISHED}/ledger.jsonl", "[]\n"),
+        2,
+        f"line 1 of ledger.jsonl of run '{FINISHED}' does not hold what a run writes there; put the "
+        "file back as it was, or begin the run again with another --out",
+    ),
+    Case(
+        "report a ledger damaged in the middle",
+        f"report {FINISHED}",
+        lambda: Path(f"{FINISHED}/ledger.jsonl").write_bytes(b"\x00\xff\n{}\n"),
+        2,
+        f"line 1 of ledger.jsonl of run '{FINISHED}' does not hold what a run writes there; put the "
+        "file back as it was, or begin the run again with another --out",
     ),
     Case(
         "spec of a run damaged",

@@ -59,6 +59,23 @@ def test_few_points_and_damaged_parts_are_left_out(make_run):
     assert "bergen" not in personal.follow_figure(lonely).partition("mean W")[2].partition('"')[0]
 
 
+def test_numbers_that_are_not_defined_are_left_out(make_run):
+    run = make_run()
+    nulls = {"points": [[None] * 8] * 6, "follow": {}}
+    record = tell(run, bergen=nulls)
+    assert "12 training images of 2 sites" in personal.feature_figure(record, "PCA")
+    assert "12 training images of 2 sites" in personal.feature_figure(record, "t-SNE")
+    affinity = {a: dict.fromkeys(SITES) for a in SITES}
+    told = {"affinity": affinity, "maps": {"universal": [[None, 0.5]], "bergen": [[None, None]]}}
+    (run / "findings.json").write_text(json.dumps(told))
+    record = Record.read(run)
+    assert 'Affinity of 3 sites"' in personal.affinity_figure(record)
+    assert "from 0.50 (black) to 0.50 (white)" in personal.map_figure(record)
+    told["maps"].pop("universal")
+    (run / "findings.json").write_text(json.dumps(told))
+    assert personal.map_figure(Record.read(run)) is None
+
+
 def test_principal_axes_are_those_of_the_covariance():
     rng = np.random.default_rng(1)
     points = rng.normal(size=(50, 4)) * np.array([5.0, 1.0, 3.0, 0.1])

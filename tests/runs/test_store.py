@@ -74,6 +74,18 @@ def test_lines_are_kept_up_to_the_one_cut_short(folder):
     assert (folder.path / "rounds.jsonl").read_text() == '{"round": 1}\n'
 
 
+def test_a_line_of_another_shape_is_refused_and_not_left_out(folder):
+    path = folder.path / "rounds.jsonl"
+    for other in ("[]", "3", '{"round": "1"}', '{"round": 1, "test": {"anna": 3}}', "\0\0", "{"):
+        path.write_text(f'{{"round": 1}}\n{other}\n{{"round": 3}}\n')
+        with pytest.raises(
+            UsageError, match=r"^line 2 of rounds.jsonl of run .*with another --out$"
+        ):
+            folder.lines("rounds.jsonl")
+    path.write_bytes(b'{"round": 1}\n\0\0\0')
+    assert folder.lines("rounds.jsonl") == [{"round": 1}]
+
+
 def test_json_is_read_back_or_refused(folder):
     assert not folder.finished
     with pytest.raises(UsageError, match=r"has no metrics.json yet; `consilia resume` finishes it"):

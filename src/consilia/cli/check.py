@@ -14,6 +14,12 @@ from consilia.cli.show import number, out_json, plural, size, table
 if TYPE_CHECKING:
     from consilia.readers.check import Checked
 
+EXAMPLES = (
+    "consilia check federation.toml",
+    "consilia check federation.toml --sheet sheets",
+    "consilia check data/lima --federation federation.toml --site lima",
+)
+
 
 def check(
     path: Annotated[

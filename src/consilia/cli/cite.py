@@ -17,6 +17,11 @@ OURS = """@software{consilia,
   version={%s}
 }"""
 
+EXAMPLES = (
+    "consilia cite fedmix",
+    "consilia cite runs/phantom-mixed/fedavg-0",
+)
+
 
 def cite(
     what: Annotated[str, typer.Argument(help="A run folder, or a method's name.")],

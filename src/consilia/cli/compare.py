@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from consilia.runs.published import PublishedTable
     from consilia.runs.spec import RunSpec
 
+EXAMPLES = (
+    "consilia compare phantom-mixed --methods local,fedavg --baseline local",
+    "consilia compare phantom-mixed --methods fedavg,fedprox:mu=0.1 --seeds 0,1",
+    "consilia compare phantom-mixed --collect --metric hd95",
+)
+
 
 def compare(
     study: Study,
@@ -39,7 +45,10 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option("--baseline", help="Test every method against this one.")
     ] = None,
-    metric: Annotated[str | None, typer.Option("--metric", help="Default dice or auroc.")] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help="Compare by this; default dice, or auroc in classification."),
+    ] = None,
     selection: Annotated[
         str | None,
         typer.Option(
@@ -60,8 +69,9 @@ def compare(
 ) -> None:
     """Run several methods and seeds, or take what is there, and compare them honestly.
 
-    Mean ± standard deviation over seeds; bootstrap intervals and paired tests over test patients with
-    seeds averaged; p-values Holm-corrected. The paper's table is printed beside, where a study has one.
+    Mean ± standard deviation over seeds; bootstrap intervals and paired tests
+    over test patients with seeds averaged; p-values Holm-corrected. The paper's
+    table is printed beside, where a study has one.
     """
     from consilia.engines.inprocess import run_in_process
     from consilia.methods import make_method, refuse_unfit
@@ -80,7 +90,10 @@ def compare(
         path = variant_path(out, spec, variant)
         if not _is_there(path, spec):
             if only_collect:
-                err(f"no finished run of '{variant}' with seed {seed} in '{path}'; left out")
+                err(
+                    f"no finished run of '{variant}' with seed {seed} and these settings in '{path}'; "
+                    "left out"
+                )
                 continue
             with progress(f"{variant} seed {seed}", spec.rounds, quiet=as_json) as bar:
                 run_in_process(spec, path, data=data_of(study, data), listeners=(bar,))

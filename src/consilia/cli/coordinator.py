@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from consilia.cli.command import Command, examples
 from consilia.cli.options import (
     AsJson,
     Changes,
@@ -51,7 +52,11 @@ Wait = Annotated[
 ]
 
 
-@app.command("init")
+@app.command(
+    "init",
+    cls=Command,
+    epilog=examples("consilia coordinator init --host consilia.example.org --listen 0.0.0.0"),
+)
 def init(
     folder: Annotated[Path, typer.Argument(help="The coordinator's new folder.")] = HERE,
     federation: Annotated[
@@ -99,7 +104,11 @@ def init(
     err("send each site its invitation, and tell it the fingerprint over the telephone")
 
 
-@app.command("admit")
+@app.command(
+    "admit",
+    cls=Command,
+    epilog=examples("consilia coordinator admit udiat.enrolment busi.enrolment"),
+)
 def admit(
     enrolments: Annotated[
         list[Path], typer.Argument(help="Files that `consilia site init` wrote at the sites.")
@@ -118,7 +127,11 @@ def admit(
     table(None, ["site", "fingerprint of its key"], [[site, print_] for site, print_ in found])
 
 
-@app.command("up")
+@app.command(
+    "up",
+    cls=Command,
+    epilog=examples("consilia coordinator up", "consilia coordinator up --foreground --no-nginx"),
+)
 def up(
     at: At = HERE,
     foreground: Foreground = False,
@@ -146,7 +159,14 @@ def up(
     typer.echo(f"up       {found['address']} ({door}; only the Fleet API passes)")
 
 
-@app.command("run")
+@app.command(
+    "run",
+    cls=Command,
+    epilog=examples(
+        "consilia coordinator run study/run.toml --method fedmix",
+        "consilia coordinator run study/run.toml --rounds 20 --deadline 600",
+    ),
+)
 def run(
     study: Study,
     at: At = HERE,
@@ -174,7 +194,14 @@ def run(
     _across(opened, spec, folder, data_of(study, data), times, as_json)
 
 
-@app.command("resume")
+@app.command(
+    "resume",
+    cls=Command,
+    epilog=examples(
+        "consilia coordinator resume",
+        "consilia coordinator resume coordinator/runs/breast/fedmix-0",
+    ),
+)
 def resume(
     folder: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="The run folder; default: the last one.")
@@ -186,7 +213,7 @@ def resume(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a run across hospitals after a crash of anything."""
+    """Go on with a run across hospitals from its last checkpoint, whatever crashed."""
     from consilia.errors import UsageError
     from consilia.federation.coordinator import Coordinator
     from consilia.federation.status import latest_run
@@ -229,7 +256,11 @@ def _across(
     err(f"`consilia report {folder}` draws it")
 
 
-@app.command("status")
+@app.command(
+    "status",
+    cls=Command,
+    epilog=examples("consilia coordinator status", "consilia coordinator status --watch 2"),
+)
 def status(
     at: At = HERE,
     folder: Annotated[
@@ -295,7 +326,7 @@ def _show(found: dict[str, Any]) -> None:
     table(title, ["round", "took part", "up", "down", "seconds"], rows, running["path"])
 
 
-@app.command("down")
+@app.command("down", cls=Command, epilog=examples("consilia coordinator down"))
 def down(at: At = HERE, as_json: AsJson = False) -> None:
     """Stop the SuperLink and the door; runs can be resumed after the next `up`."""
     from consilia.federation import processes

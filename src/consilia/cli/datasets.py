@@ -12,6 +12,12 @@ from consilia.cli.options import AsJson, Data, writable
 from consilia.cli.show import out_json, table
 from consilia.errors import UsageError
 
+EXAMPLES = (
+    "consilia datasets",
+    "consilia datasets --card breast",
+    "consilia datasets --preview phantom-mixed --out mixed.png",
+)
+
 
 def datasets(
     card: Annotated[

@@ -14,6 +14,11 @@ STUDY = "phantom-mixed"
 METHODS = ("local", "fedavg", "central")
 ROUNDS = 22
 
+EXAMPLES = (
+    "consilia demo",
+    "consilia demo --rounds 4 --out runs/short",
+)
+
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Where the runs and the report go.")] = Path(

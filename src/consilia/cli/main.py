@@ -28,6 +28,7 @@ from consilia.cli import (
     studies,
     weaken,
 )
+from consilia.cli.command import Command, examples
 from consilia.cli.show import err
 from consilia.errors import ConsiliaError, suggestion
 
@@ -42,6 +43,7 @@ app = typer.Typer(
     suggest_commands=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`consilia COMMAND --help` has examples; `consilia demo` needs no data.",
 )
 COMMANDS = (
     demo,
@@ -60,7 +62,8 @@ COMMANDS = (
 )
 for module in COMMANDS:
     name = module.__name__.rpartition(".")[2]
-    app.command(name)(getattr(module, name))
+    shown = examples(*module.EXAMPLES)
+    app.command(name, cls=Command, epilog=shown)(getattr(module, name))
 for group in (coordinator, site):
     app.add_typer(group.app)
 

@@ -10,6 +10,11 @@ import typer
 from consilia.cli.options import AsJson
 from consilia.cli.show import out_json, table
 
+EXAMPLES = (
+    "consilia methods",
+    "consilia methods --for federation.toml",
+)
+
 
 def methods(
     federation: Annotated[

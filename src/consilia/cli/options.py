@@ -21,10 +21,16 @@ Study = Annotated[
     ),
 ]
 MethodName = Annotated[
-    str | None, typer.Option("--method", help="The method; `consilia methods` lists them.")
+    str | None,
+    typer.Option("--method", help="`consilia methods` lists them; default as in the run file."),
 ]
-RoundCount = Annotated[int | None, typer.Option("--rounds", help="How many rounds.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="The run's seed.")]
+RoundCount = Annotated[
+    int | None, typer.Option("--rounds", help="How many rounds; default as in the run file.")
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="Decides all that is random; default as in the run file."),
+]
 Changes = Annotated[
     list[str] | None,
     typer.Option(
@@ -38,7 +44,7 @@ Data = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout and nothing else.")]
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Run = Annotated[Path, typer.Argument(help="The folder that `consilia run` wrote.")]
 
 
 def spec_of(

@@ -7,6 +7,12 @@ import typer
 from consilia.cli.options import AsJson, Changes, MethodName, RoundCount, Seed, Study, spec_of
 from consilia.cli.show import number, out_json, plural, size, table
 
+EXAMPLES = (
+    "consilia plan phantom-mixed",
+    "consilia plan phantom-mixed@bbl --method fedmix",
+    "consilia plan run.toml --method fedprox --set method.mu=0.01",
+)
+
 
 def plan(
     study: Study,

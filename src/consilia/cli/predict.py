@@ -10,6 +10,11 @@ import typer
 from consilia.cli.options import AsJson, Run
 from consilia.cli.show import out_json, plural
 
+EXAMPLES = (
+    "consilia predict runs/phantom-mixed/fedavg-0 incoming",
+    "consilia predict runs/two-hospitals/finetune-0 incoming --site oslo",
+)
+
 
 def predict(
     run: Run,

@@ -7,6 +7,8 @@ import typer
 from consilia.cli.options import AsJson, Run
 from consilia.cli.show import out_json
 
+EXAMPLES = ("consilia report runs/phantom-mixed/fedavg-0",)
+
 
 def report(run: Run, as_json: AsJson = False) -> None:
     """Write a run's report.html: one page, nothing fetched, for a screen, a phone or print."""

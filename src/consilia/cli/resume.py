@@ -7,6 +7,11 @@ import typer
 from consilia.cli.options import AsJson, Data, Run
 from consilia.cli.show import metrics_table, out_json, progress
 
+EXAMPLES = (
+    "consilia resume runs/phantom-mixed/fedavg-0",
+    "consilia resume runs/two-hospitals/fedavg-0 --data .",
+)
+
 
 def resume(run: Run, data: Data = None, as_json: AsJson = False) -> None:
     """Go on with a run from its last checkpoint; the result is the same as without the stop."""

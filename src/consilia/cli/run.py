@@ -20,6 +20,12 @@ from consilia.cli.options import (
 )
 from consilia.cli.show import err, metrics_table, out_json, progress
 
+EXAMPLES = (
+    "consilia run phantom-mixed --method fedavg --rounds 10",
+    "consilia run phantom-mixed@uul --method fedmix",
+    "consilia run run.toml --set training.batch=4 --out runs/small-batches",
+)
+
 
 def run(
     study: Study,

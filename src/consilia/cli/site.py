@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from consilia.cli.command import Command, examples
 from consilia.cli.options import AsJson
 from consilia.cli.show import err, out_json, plural, size, table
 
@@ -23,7 +24,11 @@ HERE = Path("site")
 At = Annotated[Path, typer.Option("--at", help="The site's folder.")]
 
 
-@app.command("init")
+@app.command(
+    "init",
+    cls=Command,
+    epilog=examples("consilia site init udiat.invitation --data /srv/images --allow examine"),
+)
 def init(
     invitation: Annotated[Path, typer.Argument(help="The file the coordinator sent.")],
     data: Annotated[
@@ -32,11 +37,18 @@ def init(
     at: At = HERE,
     fingerprint: Annotated[
         str | None,
-        typer.Option("--fingerprint", help="What the coordinator told you; refused if it differs."),
+        typer.Option(
+            "--fingerprint",
+            help="What the coordinator read to you; an invitation with another is refused.",
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", help="Also answer this: examine or portray; repeatable."),
+        typer.Option(
+            "--allow",
+            help="Also answer this: examine (scores of each test case, with its name) or portray "
+            "(eight numbers for each of some training images); repeatable.",
+        ),
     ] = None,
     device: Annotated[
         str | None, typer.Option("--device", help="cpu or cuda; default: what the study says.")
@@ -100,7 +112,9 @@ def _check(folder: Path) -> list[dict[str, str]]:
     ]
 
 
-@app.command("up")
+@app.command(
+    "up", cls=Command, epilog=examples("consilia site up", "consilia site up --foreground")
+)
 def up(
     at: At = HERE,
     foreground: Annotated[
@@ -124,7 +138,9 @@ def up(
     typer.echo(f"up       {invitation.site} at {invitation.host}:{invitation.port}")
 
 
-@app.command("ledger")
+@app.command(
+    "ledger", cls=Command, epilog=examples("consilia site ledger", "consilia site ledger --lines")
+)
 def ledger(
     at: At = HERE,
     run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
@@ -205,7 +221,7 @@ def _sums(left: list[dict[str, Any]]) -> None:
     table("what has left this hospital", heads, rows, spare=("last", "runs"))
 
 
-@app.command("pause")
+@app.command("pause", cls=Command, epilog=examples("consilia site pause"))
 def pause(at: At = HERE, as_json: AsJson = False) -> None:
     """Stay connected but answer nothing until the next `site up`."""
     from consilia.federation import site
@@ -218,7 +234,7 @@ def pause(at: At = HERE, as_json: AsJson = False) -> None:
     typer.echo("paused; `consilia site up` goes on")
 
 
-@app.command("down")
+@app.command("down", cls=Command, epilog=examples("consilia site down"))
 def down(at: At = HERE, as_json: AsJson = False) -> None:
     """Disconnect; what the site remembers stays on its disk."""
     from consilia.federation import processes, site

@@ -7,6 +7,8 @@ import typer
 from consilia.cli.options import AsJson
 from consilia.cli.show import out_json, table
 
+EXAMPLES = ("consilia studies",)
+
 
 def studies(as_json: AsJson = False) -> None:
     """List the built-in studies with their settings, and what they need on disk."""

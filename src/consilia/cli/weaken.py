@@ -14,6 +14,12 @@ from consilia.cli.show import number, out_json, table
 from consilia.declare.supervision import Supervision
 from consilia.errors import UsageError
 
+EXAMPLES = (
+    "consilia weaken dataset:phantom-mixed/ashford --form scribble --out scribbles",
+    "consilia weaken dataset:phantom-lesions --completeness 0.4 --out overlooked",
+    "consilia weaken --replay scribbles/provenance.json --out again",
+)
+
 
 def weaken(
     source: Annotated[
@@ -34,13 +40,20 @@ def weaken(
         str | None, typer.Option("--labels", metavar="A,B", help="The labels to mark; default all.")
     ] = None,
     completeness: Annotated[
-        float | None, typer.Option("--completeness", help="Share of objects that masks show.")
+        float | None,
+        typer.Option("--completeness", help="Share of objects that masks show, at most 1."),
     ] = None,
     style: Annotated[
-        str | None, typer.Option("--style", metavar="plain|noisy", help="Of scribbles.")
+        str | None,
+        typer.Option(
+            "--style", metavar="plain|noisy", help="How scribbles are drawn; default plain."
+        ),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option("--preset", help="A paper's recipe, e.g. fedlppa-octa.")
+        str | None,
+        typer.Option(
+            "--preset", help="A paper's recipe, e.g. fedlppa-octa; says all of the above."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Decides what is drawn.", min=0)] = 0,
     size: Annotated[
@@ -53,7 +66,9 @@ def weaken(
     format: Annotated[  # noqa: A002 - the word that people use
         str | None,
         typer.Option(
-            "--format", help="How annotations are written; default png for pixels, csv for others."
+            "--format",
+            help="png, nifti, csv, parquet, coco, yolo, voc, labelme or cvat; default png for pixels, csv "
+            "for others.",
         ),
     ] = None,
     data: Data = None,

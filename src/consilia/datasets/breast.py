@@ -14,8 +14,8 @@ KINDS = ("benign", "malignant", "normal")
 def index(place: Place, site: str) -> list[Exam]:
     """Return the images of one source; healthy ones (of BUSI) are for training only.
 
-    FedMix gives one half of the healthy images to BUSI and the other to BUSIS, where a site has no
-    labels, and leaves them out elsewhere.
+    The study `breast` gives one half of the healthy images to BUSI and the other to BUSIS, where a site
+    has no labels, and leaves them out elsewhere: FedMix speaks of two sets, its code of such sites.
     """
     if site == "busi":
         return _busi(place)

@@ -6,7 +6,6 @@ showed, where the study asked). Each figure is inline SVG, or `None` where there
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 
 from consilia.report.record import Record
 from consilia.report.svg import COLORS, INK, drawing, figure_of, inline
-from consilia.report.words import short
+from consilia.report.words import number, short
 
 MOST_MAPS = 12
 FEWEST_POINTS = 8
@@ -34,7 +33,7 @@ def section(record: Record) -> dict[str, Any]:
 
 def affinity_figure(record: Record) -> Markup | None:
     """Return the matrix of affinities, each cell with its number."""
-    affinity = _read(record, "findings.json").get("affinity") or {}
+    affinity = record.findings.get("affinity", {})
     sites = [site for site in record.federation.sites if site in affinity]
     if not sites:
         return None
@@ -47,25 +46,25 @@ def affinity_figure(record: Record) -> Markup | None:
             box = axes.bar(column, 1, 1, row - 0.5, color=INK, alpha=0.05 + 0.5 * shade)
             box[0].set_linewidth(0)
             if len(sites) <= 12:
-                axes.text(column, row, f"{value:.2f}", ha="center", va="center")
+                axes.text(column, row, number(value, 2), ha="center", va="center")
         axes.set_xlim(-0.5, len(sites) - 0.5)
         axes.set_ylim(len(sites) - 0.5, -0.5)
         axes.set_xticks(range(len(sites)), [short(site) for site in sites], rotation=30, ha="right")
         axes.set_yticks(range(len(sites)), [short(site) for site in sites])
         axes.tick_params(length=0)
-        apart = values[~np.eye(len(sites), dtype=bool)]
-        told = f"between {np.nanmin(apart):.2f} and {np.nanmax(apart):.2f}" if apart.size else ""
+        apart = values[~np.eye(len(sites), dtype=bool) & np.isfinite(values)]
+        told = f"between {apart.min():.2f} and {apart.max():.2f}" if apart.size else ""
         return inline(figure, "affinity", f"Affinity of {len(sites)} sites {told}".rstrip())
 
 
 def map_figure(record: Record) -> Markup | None:
     """Return the learned maps side by side, all on one gray scale."""
-    maps = _read(record, "findings.json").get("maps") or {}
+    maps = record.findings.get("maps", {})
     shown = {name: np.array(values, dtype=float) for name, values in list(maps.items())[:MOST_MAPS]}
-    if not shown:
+    defined = [value for values in shown.values() for value in values[np.isfinite(values)]]
+    if not defined:
         return None
-    low = min(float(values.min()) for values in shown.values())
-    high = max(float(values.max()) for values in shown.values())
+    low, high = min(defined), max(defined)
     columns = min(4, len(shown))
     rows = -(-len(shown) // columns)
     with figure_of(height=1.45 * rows) as figure:
@@ -103,9 +102,9 @@ def feature_figure(record: Record, kind: Literal["PCA", "t-SNE"]) -> Markup | No
 def follow_figure(record: Record) -> Markup | None:
     """Return, per site, how many numbers of its decoders follow the server how far."""
     told = {
-        site: portrait.get("follow") or {}
-        for site, portrait in _read(record, "portraits.json").items()
-        if portrait.get("follow")
+        site: portrait["follow"]
+        for site, portrait in record.portraits.items()
+        if portrait["follow"]
     }
     if not told:
         return None
@@ -154,10 +153,14 @@ def neighbors(points: np.ndarray) -> np.ndarray:
 
 
 def _points(record: Record) -> tuple[list[str], np.ndarray]:
-    portraits = _read(record, "portraits.json")
-    sites = [site for site, p in portraits.items() for _ in p.get("points") or ()]
-    rows = [row for p in portraits.values() for row in p.get("points") or ()]
-    return sites, np.array(rows, dtype=float)
+    """Return the features of all sites' images, and whose each is; only those that are numbers."""
+    rows = [
+        (site, row)
+        for site, portrait in record.portraits.items()
+        for row in np.array(portrait["points"], dtype=float)
+        if np.isfinite(row).all()
+    ]
+    return [site for site, _ in rows], np.array([row for _, row in rows])
 
 
 def _mean(counts: np.ndarray) -> float:
@@ -172,8 +175,3 @@ def _room_for_names(axes: Axes, sites: list[str]) -> None:
     axes.set_position(
         (left + room - 0.1, bottom + below - 0.05, width - room + 0.1, height - below + 0.05)
     )
-
-
-def _read(record: Record, name: str) -> dict[str, Any]:
-    path = record.path / name
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}

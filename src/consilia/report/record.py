@@ -28,6 +28,8 @@ class Record:
     ledger: list[dict[str, Any]]
     metrics: dict[str, Any] | None
     cases: dict[str, Any]
+    findings: dict[str, Any]
+    portraits: dict[str, Any]
     environment: dict[str, Any]
 
     @classmethod
@@ -41,6 +43,8 @@ class Record:
             ledger=folder.lines("ledger.jsonl"),
             metrics=folder.metrics() if folder.finished else None,
             cases=folder.cases(),
+            findings=folder.findings(),
+            portraits=folder.portraits(),
             environment=folder.environment(),
         )
 

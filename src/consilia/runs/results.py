@@ -1,10 +1,13 @@
-"""What the JSON files of a run hold, so that one of another shape is refused and not stumbled over."""
+"""What the JSON files of a run hold, so that one of another shape is refused and not stumbled over.
+
+Each names what readers count on; what else a file holds does not matter.
+"""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 Scores = dict[str, float | None]  # metric -> value; null where it is not defined
 
@@ -40,3 +43,68 @@ class CaseTable(BaseModel):
 
 
 Cases = dict[str, CaseTable]  # by site
+
+
+def _rows_are_alike(rows: list[list[float | None]]) -> list[list[float | None]]:
+    if len(set(map(len, rows))) > 1 or not all(rows):
+        msg = "rows have no numbers, or not equally many"
+        raise ValueError(msg)
+    return rows
+
+
+Rows = Annotated[list[list[float | None]], AfterValidator(_rows_are_alike)]
+
+
+class Findings(BaseModel):
+    """What the server learned about the sites: `findings.json`."""
+
+    affinity: dict[str, dict[str, float | None]]
+    maps: dict[str, Annotated[Rows, Field(min_length=1)]]
+
+
+class Portrait(BaseModel):
+    """What a site showed of itself: features of images, and histograms of what it follows."""
+
+    points: Rows
+    follow: dict[str, Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]]
+
+
+def _points_are_alike(portraits: dict[str, Portrait]) -> dict[str, Portrait]:
+    _rows_are_alike([row for portrait in portraits.values() for row in portrait.points])
+    return portraits
+
+
+Portraits = Annotated[dict[str, Portrait], AfterValidator(_points_are_alike)]  # by site
+
+
+class Round(BaseModel):
+    """A line of `rounds.jsonl`."""
+
+    round: int
+    took_part: list[str] = []
+    sites: dict[str, dict[str, Any]] | None = None
+    shares: dict[str, float | None] | None = None
+    events: list[dict[str, Any]] | None = None
+    test: dict[str, Scores | None] | None = None
+    validation: dict[str, Scores | None] | None = None
+    seconds: float | None = None
+    bytes_up: int | None = None
+    bytes_down: int | None = None
+
+
+class Sent(BaseModel):
+    """A line of `ledger.jsonl`: one field of one message."""
+
+    round: int
+    site: str
+    direction: str
+    message: str
+    field: str
+    dtype: str
+    shape: str
+    numbers: int
+    bytes: int
+
+
+#: By name, what each line of a file holds.
+LINES: dict[str, type[BaseModel]] = {"rounds.jsonl": Round, "ledger.jsonl": Sent}

@@ -196,6 +196,12 @@ def read_spec(study: str, changes: Mapping[str, Any] | None = None) -> RunSpec:
     table = read_toml(path, UsageError)
     folder = path.resolve().parent
     where = f"{folder.name}/{path.name}"
+    if {"labels", "site"} <= set(table):
+        msg = (
+            f"{where} declares a federation; expected a run file: write run.toml beside it, with "
+            f'`federation = "{path.name}"`, and name that'
+        )
+        raise UsageError(msg)
 
     def declared(file: str) -> dict[str, Any]:
         return read_federation(path.parent / file).model_dump(mode="json", exclude_none=True)
@@ -217,6 +223,9 @@ def locate(study: str) -> Path:
     if study in known:
         return STUDIES / study / "run.toml"
     try:
+        if path.is_dir() and not (path / "run.toml").exists():
+            msg = f"folder '{path}' holds no run.toml; write one there, or name another file"
+            raise UsageError(msg)
         if path.is_dir():
             return path / "run.toml"
         if path.suffix == ".toml" or path.exists():
