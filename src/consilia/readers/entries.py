@@ -41,7 +41,7 @@ class Folder:
     site: str | None
     empty_slices: EmptySlices | None = None
 
-    @property
+    @cached_property
     def who(self) -> str:
         """Whose folder it is, for sentences."""
         return f"site '{self.site}'" if self.site else "the common test set"

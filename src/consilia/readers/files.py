@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -89,7 +90,7 @@ def scan(folder: Path, root: Path, what: str) -> list[os.DirEntry[str]]:
     stay_inside(folder, root, what)
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
+            found = sorted(entries, key=attrgetter("name"))
     except OSError:
         msg = f"{what} may not be read by this user; change its permissions"
         raise DataError(msg) from None
@@ -140,22 +141,47 @@ def stay_inside(path: Path, root: Path, what: str) -> None:
 # ------------------------------------------------------------------------------------------- bytes
 
 
-@contextmanager
-def guarded(what: str) -> Iterator[None]:
+class guarded:  # noqa: N801 # reads as a verb where it is used; entered for every file, so no generator
     """Turn whatever goes wrong inside a decoder into one sentence, which quotes no content."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if isinstance(problem, DataError) or not isinstance(problem, Exception):
+            return
+        if isinstance(problem, PermissionError):
+            found = "may not be read by this user; change its permissions"
+        elif isinstance(problem, ImportError):
+            found = f"cannot be read without the package '{problem.name}'; install it"
+        else:  # a damaged file can raise anything at all in a decoder
+            found = DAMAGED
+        msg = f"{self.what} {found}"
+        raise DataError(msg) from None
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """Return what a file holds, unless it is empty or suspiciously large.
+
+    Raises:
+        DataError: It is; `what` names the file in the sentence.
+        OSError: It cannot be read.
+    """
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
-        yield
-    except DataError:
-        raise
-    except PermissionError:
-        msg = f"{what} may not be read by this user; change its permissions"
-        raise DataError(msg) from None
-    except ImportError as problem:
-        msg = f"{what} cannot be read without the package '{problem.name}'; install it"
-        raise DataError(msg) from None
-    except Exception:  # a damaged file can raise anything at all in a decoder
-        msg = f"{what} {DAMAGED}"
-        raise DataError(msg) from None
+        size = os.fstat(file).st_size
+        check_bytes(size, what)
+        data = os.read(file, size)
+        while len(data) < size and (more := os.read(file, size - len(data))):
+            data += more  # a network drive may give a file in parts
+        return data
+    finally:
+        os.close(file)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -23,7 +22,8 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageFile
 
 from consilia.errors import DataError
-from consilia.readers.files import Size, check_bytes, guarded
+from consilia.readers.files import Size, guarded, read_bytes, split_name
+from consilia.readers.png import decode_plain
 
 IMAGE_TYPES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".npy")
 #: JPEG changes the values of pixels, so it cannot hold a mask.
@@ -109,11 +109,8 @@ def _decode(path: Path, what: str, *, indexed: bool) -> Pixels:
     """Return what a file holds; whatever goes wrong inside a decoder becomes one sentence."""
     with guarded(what):
         try:
-            with path.open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                check_bytes(size, what)
-                data = file.read(size)
-            return DECODERS[path.suffix.lower()](data, what, indexed)
+            data = read_bytes(path, what)
+            return DECODERS[split_name(path.name)[1].lower()](data, what, indexed)
         except Image.DecompressionBombError:
             msg = f"{what} claims to have a huge number of pixels; make it smaller or crop it"
             raise DataError(msg) from None
@@ -151,6 +148,9 @@ STRICTLY = _Strictness()
 
 def _decode_picture(data: bytes, what: str, indexed: bool) -> Pixels:
     """Return the pixels of a file that Pillow reads."""
+    plain = decode_plain(data, LONGEST, _most_pixels())
+    if plain is not None:
+        return plain
     formats = MASK_FORMATS if indexed else FORMATS
     with STRICTLY, Image.open(io.BytesIO(data), formats=formats) as image:
         return _pixels_of(image, what, indexed)
@@ -166,6 +166,8 @@ def _pixels_of(image: ImageFile.ImageFile, what: str, indexed: bool) -> Pixels:
     if image.mode not in MODES:
         msg = f"{what} has the color mode '{image.mode}'; expected grey or RGB: convert it"
         raise DataError(msg)
+    if image.mode == "L":  # the usual one, of which numpy need not ask what it is
+        return np.frombuffer(image.tobytes(), np.uint8).reshape(image.height, image.width)
     return np.asarray(image.convert("RGB") if image.mode == "P" and not indexed else image)
 
 
@@ -212,9 +214,13 @@ DECODERS: dict[str, Callable[[bytes, str, bool], Pixels]] = {
 }
 
 
+def _most_pixels() -> int:
+    return Image.MAX_IMAGE_PIXELS or LONGEST**2
+
+
 def _check_size(size: Size, what: str) -> None:
     """Refuse images that are suspiciously large, before memory is taken for them."""
-    most = Image.MAX_IMAGE_PIXELS or LONGEST**2
+    most = _most_pixels()
     if not 1 <= min(size) <= max(size) <= LONGEST or math.prod(size) > most:
         msg = (
             f"{what} is {size[1]} x {size[0]} pixels (width x height); expected 1 to {LONGEST} a "

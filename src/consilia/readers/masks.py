@@ -25,16 +25,15 @@ def read_mask(loader: Loader, entry: Entry, shape: Size | None) -> UInt8[np.ndar
     folder = loader.folder
     if entry.mask is None:
         return _paint(folder, entry, shape)
-    what = folder.name(entry.mask, "mask")
     values = loader.mask(entry)
     if shape is not None and values.shape != shape:
         msg = (
-            f"{what} is {values.shape[1]} x {values.shape[0]} pixels (width x height), but its "
-            f"image is {shape[1]} x {shape[0]}; export both in the same size"
+            f"{folder.name(entry.mask, 'mask')} is {values.shape[1]} x {values.shape[0]} pixels (width x "
+            f"height), but its image is {shape[1]} x {shape[0]}; export both in the same size"
         )
         raise DataError(msg)
     if values.max() > len(folder.federation.labels):
-        values = _settle_255(folder, entry, values, what)
+        values = _settle_255(folder, entry, values, folder.name(entry.mask, "mask"))
     return values.astype(np.uint8, copy=False)
 
 

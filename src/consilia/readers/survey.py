@@ -136,8 +136,10 @@ def case_names(folder: Folder, pictures: Mapping[str, Picture]) -> Names:
     place, what = folder.root / "images", f"folder 'images' of {folder.who}"
     refused: set[str] = set()
     for entry in scan(place, folder.root, what):
+        if entry.name in used:
+            continue
         stem, suffix = split_name(entry.name)
-        if entry.name not in used and suffix.lower() not in BESIDE:
+        if suffix.lower() not in BESIDE:
             refused |= {entry.name} if stem in pictures else {entry.name, stem}
     return Names(images, refused)
 
