@@ -64,7 +64,7 @@ def test_a_store_writes_what_was_used_least_and_tells_sites_apart(tmp_path):
     store.put("anna/overlay-labels", Kept(torch.zeros(1)))
     assert store.of("anna") == ("anna/memory", "anna/overlay-labels")
     assert store.of("nobody") == ()
-    assert len(list((tmp_path / "store").iterdir())) == 2  # 60 bytes each, and room for one
+    assert len(list((tmp_path / "store").glob("*.numbers"))) == 2  # 60 bytes each, room for one
     for site in ("anna", "anna-2", "bo"):
         kept = store.get(f"{site}/memory", Kept)
         assert torch.equal(kept.value, torch.full((15,), float(len(site))))
@@ -101,7 +101,7 @@ def test_a_view_counts_with_all_that_it_keeps_in_memory(tmp_path):
     store.put("anna/memory", Kept(whole["b"]))
     assert not list((tmp_path / "store").iterdir())
     store.put("bo/memory", Kept(torch.zeros(4)))
-    assert len(list((tmp_path / "store").iterdir())) == 1
+    assert len(list((tmp_path / "store").glob("*.numbers"))) == 1
     assert torch.equal(store.get("anna/memory", Kept).value, torch.zeros(4))
 
 
@@ -113,3 +113,52 @@ def test_weights_on_disk_are_read_by_the_stretch(tmp_path):
         assert torch.equal(waiting.read(run), packed.read(run))
     middle = packed.packing.places["w"].part(4, 7)
     assert torch.equal(waiting.read(middle), weights()["w"].reshape(-1)[4:11])
+
+
+def test_only_a_snapshot_waits_for_the_disk(tmp_path, monkeypatch):
+    waited = []
+    monkeypatch.setattr("os.fsync", waited.append)
+    store = MemoryStore(tmp_path / "memories", cap=1)
+    for site in ("anna", "bo", "carl"):
+        store.put(f"{site}/own", Kept(torch.ones(2)))
+    assert len(list((tmp_path / "memories").glob("*.numbers"))) == 2, "all but the last are aside"
+    assert not waited
+    store.snapshot(tmp_path / "first")
+    assert len(waited) == 3
+    store.put("anna/own", Kept(torch.zeros(2)))
+    store.snapshot(tmp_path / "second")
+    assert len(waited) == 4, "what has not changed is not waited for again"
+
+
+@dataclass(frozen=True)
+class Rich:
+    weights: dict[str, torch.Tensor]
+    moments: dict[str, dict[str, torch.Tensor]]
+    seen: int
+    share: float | None
+
+
+def test_what_is_put_aside_comes_back_whole_and_leaves_nothing_behind(tmp_path):
+    folder = tmp_path / "store"
+    store = MemoryStore(folder, cap=1)
+    moments = {
+        name: {"step": torch.tensor(3.0), "mean": value} for name, value in weights().items()
+    }
+    store.put("anna/memory", Rich(weights(), moments, 7, None))
+    store.put("bo/memory", Kept(torch.zeros(1)))
+    assert {path.suffix for path in folder.iterdir()} == {".numbers", ".tree"}
+    back = store.get("anna/memory", Rich)
+    assert (back.seen, back.share) == (7, None)
+    for name, value in weights().items():
+        for found in (back.weights[name], back.moments[name]["mean"]):
+            assert found.dtype == value.dtype
+            assert torch.equal(found, value)
+    with pytest.raises(MessageError, match="what site 'anna' remembers"):
+        store.get("anna/memory", Kept)
+    store.snapshot(tmp_path / "snapshot")
+    assert {path.suffix for path in folder.iterdir()} == {".safetensors"}
+    assert torch.equal(store.get("anna/memory", Rich).weights["w"], weights()["w"])
+    store.put("anna/memory", Rich({}, {}, 8, 0.5))
+    store.put("anna/memory", Rich({}, {}, 9, 0.5))
+    assert store.get("anna/memory", Rich).seen == 9
+    assert len(list(folder.iterdir())) == 1, "what is remembered anew leaves no older file"

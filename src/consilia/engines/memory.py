@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 from collections import OrderedDict, defaultdict
@@ -15,15 +16,17 @@ from torch import Tensor
 
 from consilia.errors import MessageError
 from consilia.payload import (
+    Json,
     Packed,
     PackedWeights,
     Stretch,
+    build,
     bytes_of,
     flatten,
     is_whole,
     load,
     pieces,
-    save,
+    save_flat,
 )
 
 T = TypeVar("T")
@@ -33,9 +36,9 @@ _ALIGNED = 8
 
 
 class MemoryStore:
-    """Values by key (`site/part`), each with at most one file behind it.
+    """Values by key (`site/part`): in memory, put aside to free it, or in a file that a snapshot links.
 
-    A value that has not changed since it was last written is never written again: a snapshot only
+    A value that has not changed since a snapshot wrote it is never written again: the next one only
     links its file. So a label overlay, corrected once in a run, costs one write in that run.
     """
 
@@ -45,6 +48,7 @@ class MemoryStore:
         self._held: OrderedDict[str, Any] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._total = 0
+        self._aside: dict[str, Aside] = {}
         self._files: dict[str, Path] = {}
         self._of: defaultdict[str, set[str]] = defaultdict(set)
         self._written = 0
@@ -55,7 +59,7 @@ class MemoryStore:
         """Remember a value; the least recently used ones move to disk when the cap is passed."""
         if key in self._held and self._held[key] is value:
             return
-        self._forget_file(key)
+        self._forget_older(key)
         self._held[key] = value
         self._held.move_to_end(key)
         self._of[key.partition("/")[0]].add(key)
@@ -64,7 +68,8 @@ class MemoryStore:
         self._total += self._sizes[key]
         while self._total > self.cap and len(self._held) > 1:
             old = next(iter(self._held))
-            self._write(old)
+            if old not in self._files:
+                self._aside[old] = Aside.of(self._next_file(), self._held[old])
             self._total -= self._sizes.pop(old)
             del self._held[old]
 
@@ -74,16 +79,16 @@ class MemoryStore:
             self._held.move_to_end(key)
             value: T = self._held[key]
             return value
-        if key not in self._files:
-            return None
         try:
-            return load(self._files[key], kind)
+            if key in self._aside:
+                return build(kind, *self._aside[key].read())  # type: ignore[no-any-return]  # checked
+            return load(self._files[key], kind) if key in self._files else None
         except MessageError as error:
             raise MessageError(_damaged(key)) from error
 
     def keys(self) -> tuple[str, ...]:
         """Return every key, sorted."""
-        return tuple(sorted({*self._held, *self._files}))
+        return tuple(sorted({*self._held, *self._aside, *self._files}))
 
     def of(self, site: str) -> tuple[str, ...]:
         """Return the keys of one site, sorted."""
@@ -92,7 +97,8 @@ class MemoryStore:
     def snapshot(self, folder: Path) -> None:
         """Put a file of every value into a folder."""
         for key in self.keys():
-            self._write(key)
+            if key not in self._files:
+                self._files[key] = self._write(key)
             target = folder / f"{key}.safetensors"
             target.parent.mkdir(parents=True, exist_ok=True)
             _link(self._files[key], target)
@@ -115,20 +121,51 @@ class MemoryStore:
         """Remove every file; snapshots keep their own links."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _write(self, key: str) -> None:
-        if key not in self._files:
-            path = self._next_file()
-            save(path, self._held[key])
-            self._files[key] = path
+    def _write(self, key: str) -> Path:
+        """Write a value that is in memory or put aside, and no longer needs to be the latter."""
+        path = self._next_file()
+        if key in self._held:
+            save_flat(path, *flatten(self._held[key]))
+        else:
+            save_flat(path, *self._aside[key].read())
+        if key in self._aside:
+            self._aside.pop(key).remove()
+        return path
 
     def _next_file(self) -> Path:
         self._written += 1
         return self.folder / f"{self._written:08d}.safetensors"
 
-    def _forget_file(self, key: str) -> None:
-        path = self._files.pop(key, None)
-        if path is not None:
-            path.unlink(missing_ok=True)
+    def _forget_older(self, key: str) -> None:
+        if key in self._aside:
+            self._aside.pop(key).remove()
+        if key in self._files:
+            self._files.pop(key).unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Aside:
+    """A value on disk only to free memory: quick to write and to read, and worth nothing after a crash."""
+
+    tree: Path
+    tensors: DiskWeights
+
+    @classmethod
+    def of(cls, path: Path, value: object) -> Aside:
+        """Put a value aside in two files named after `path`."""
+        tree, tensors = flatten(value)
+        path.with_suffix(".tree").write_text(json.dumps(tree), encoding="utf-8")
+        here = PackedWeights.of({name: tensor.cpu() for name, tensor in tensors.items()})
+        return cls(path.with_suffix(".tree"), DiskWeights(path.with_suffix(".numbers"), here))
+
+    def read(self) -> tuple[Json, Mapping[str, Tensor]]:
+        """Return the value as a tree and its tensors."""
+        return json.loads(self.tree.read_text(encoding="utf-8")), dict(self.tensors.items())
+
+    def remove(self) -> None:
+        """Remove both files."""
+        self.tree.unlink(missing_ok=True)
+        self.tensors.path.unlink(missing_ok=True)
 
 
 class DiskWeights(Packed):
@@ -139,7 +176,7 @@ class DiskWeights(Packed):
 
     def __init__(self, path: Path, weights: PackedWeights) -> None:
         self.packing = weights.packing
-        self._path = path
+        self.path = path
         self._starts: dict[torch.dtype, int] = {}
         at = 0
         with path.open("wb") as handle:
@@ -167,7 +204,7 @@ class DiskWeights(Packed):
         }.items()
 
     def _mapped(self) -> Tensor:
-        return torch.from_file(str(self._path), size=self._size, dtype=torch.uint8)
+        return torch.from_file(str(self.path), size=self._size, dtype=torch.uint8)
 
     def _within(self, held: Tensor, stretch: Stretch) -> Tensor:
         at, each = self._starts[stretch.kind], stretch.kind.itemsize

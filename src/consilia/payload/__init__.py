@@ -17,7 +17,7 @@ Consilia is ever pickled.
 """
 
 from consilia.payload.codec import build, flatten, pieces
-from consilia.payload.files import is_whole, load, save
+from consilia.payload.files import is_whole, load, save, save_flat
 from consilia.payload.kinds import Group, Json, Layout, Shape, Spec, Weights
 from consilia.payload.packed import Packed, PackedWeights, Packing, Stretch, bytes_of
 from consilia.payload.record import Record, is_finite, pack, unpack
@@ -46,5 +46,6 @@ __all__ = [
     "pack",
     "pieces",
     "save",
+    "save_flat",
     "unpack",
 ]

@@ -12,14 +12,18 @@ from safetensors.torch import save_file
 
 from consilia.errors import MessageError
 from consilia.payload.codec import build, flatten
-from consilia.payload.kinds import Layout
+from consilia.payload.kinds import Json, Layout, Weights
 
 M = TypeVar("M")
 
 
 def save(path: Path, value: object) -> None:
     """Write a value as one safetensors file, whole or not at all."""
-    tree, tensors = flatten(value)
+    save_flat(path, *flatten(value))
+
+
+def save_flat(path: Path, tree: Json, tensors: Weights) -> None:
+    """Write a value that is already a tree and its tensors."""
     plain = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
