@@ -5,12 +5,15 @@ import tomllib
 
 import numpy as np
 import pytest
+import torch
 
 from consilia.datasets.phantoms import load_phantom
 from consilia.datasets.registry import DATASETS, parse_reference
-from consilia.engines.inprocess import load_sites
+from consilia.declare import Supervision
+from consilia.engines.inprocess import load_own, load_sites
 from consilia.errors import DataError, UsageError
 from consilia.methods import METHODS, make_method
+from consilia.ops.pseudo import fills
 from consilia.readers.site import load_common
 from consilia.runs.spec import STUDIES, read_spec, studies
 from consilia.training.learners import make_learner
@@ -436,3 +439,17 @@ def test_a_fold_of_a_published_split_is_refused(data, tmp_path):
         dataset.load("fazid/fold-1-of-5", tmp_path, dataset.shape)
     with pytest.raises(UsageError, match="'breast' has no fold 6 of 5"):
         DATASETS["breast"].load("busi/fold-6-of-5", data, DATASETS["breast"].shape)
+
+
+@pytest.mark.parametrize(("study", "least"), [("phantom-mixed", 1.0), ("phantom-fluids", 0.4)])
+def test_true_masks_pass_fedmix_s_test_of_boxes(study, least, tmp_path):
+    """A box so wide that the truth does not fill a third of it selects what marks too much."""
+    spec = read_spec(f"{study}@bbl", {})
+    for name in spec.federation.sites:
+        if spec.federation[name].supervision is Supervision.BOX:
+            site = load_own(spec, spec.federation, name, tmp_path)
+            truth = torch.tensor(site.train.truth)
+            labels = range(1, 1 + len(spec.federation.labels))
+            masks = torch.stack([truth == label for label in labels], 1)
+            boxes = torch.tensor(site.view.constraint).bool()
+            assert fills(masks, boxes).float().mean() >= least
