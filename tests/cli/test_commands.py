@@ -336,6 +336,16 @@ def test_methods_lists_ids_and_what_fits(call, here):
     assert "needs at least one site" in call("methods", "--for", "none.toml").out
 
 
+def test_methods_fit_a_study_by_its_name(call, capfd, monkeypatch):
+    fitting = json.loads(call("methods", "--for", "phantom-mixed@uul", "--json").out)
+    fits = {line["id"]: line["fits"] for line in fitting}
+    assert fits["fedmix"]
+    assert not fits["fedia"], "it needs masks at every site"
+    wrong = consilia(capfd, monkeypatch, "methods", "--for", "phantom-mixd")
+    assert wrong.code == 2
+    assert "did you mean 'phantom-mixed'" in wrong.err
+
+
 def test_a_preview_that_cannot_be_written_is_told(here, capfd, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")

@@ -53,7 +53,7 @@ def test_no_tracker_is_the_default(tmp_path):
 def test_a_package_that_is_not_installed_is_named(monkeypatch, tmp_path, name, module):
     monkeypatch.setitem(sys.modules, module, None)
     sentence = f"engine.track names '{name}', which is not installed; in the checkout of Consilia, "
-    sentence += f"pip install -e '.[{name}]'"
+    sentence += f"pip install -c constraints.txt -e '.[{name}]'"
     with pytest.raises(UsageError, match=re.escape(sentence)), trackers(spec_with(name), tmp_path):
         pass
 

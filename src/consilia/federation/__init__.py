@@ -5,5 +5,5 @@ from importlib.util import find_spec
 from consilia.errors import UsageError
 
 if find_spec("flwr") is None:
-    msg = "a real federation needs Flower; `pip install -e '.[flower]'` in the checkout installs it"
+    msg = "a real federation needs Flower; `pip install -c constraints.txt -e '.[flower]'` in the checkout installs it"
     raise UsageError(msg)

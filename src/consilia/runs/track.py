@@ -79,5 +79,5 @@ def _mlflow(spec: RunSpec, folder: Path) -> Iterator[Listener]:
 def _not_installed(name: str) -> str:
     return (
         f"engine.track names '{name}', which is not installed; in the checkout of Consilia, "
-        f"pip install -e '.[{name}]'"
+        f"pip install -c constraints.txt -e '.[{name}]'"
     )
