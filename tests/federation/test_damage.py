@@ -135,3 +135,14 @@ def test_a_damaged_or_lost_key_of_the_coordinator_is_to_be_put_back(coordinator)
 
 def _flat(text):
     return re.sub(r"\s+", " ", text)
+
+
+@pytest.mark.parametrize("name", ["secret", "tls/ca.crt"])
+def test_a_coordinator_without_its_secret_or_certificate_names_the_file(coordinator, name):
+    (coordinator.folder / name).write_bytes(b"")
+    sentence = rf"^file '{coordinator.folder}/{name}' is missing, empty .*; put it back as it was"
+    with pytest.raises(UsageError, match=sentence):
+        coordinator.link()
+    (coordinator.folder / name).unlink()
+    with pytest.raises(UsageError, match=sentence):
+        coordinator.link()

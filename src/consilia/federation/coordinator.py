@@ -24,7 +24,7 @@ from consilia.federation.invitation import (
     read_enrolment,
     write_invitation,
 )
-from consilia.federation.kept import read_kept
+from consilia.federation.kept import read_kept, read_whole
 from consilia.federation.keys import (
     LOOPBACK,
     fingerprint,
@@ -104,8 +104,9 @@ class Coordinator:
         hush(self.folder / "flower")
         from consilia.engines.flower import Link
 
-        ca = (self.folder / "tls" / "ca.crt").read_bytes()
-        secret = (self.folder / "secret").read_bytes()
+        out = "put it back as it was; without it, `consilia coordinator init` makes a new folder"
+        ca = read_whole(self.folder / "tls" / "ca.crt", out)
+        secret = read_whole(self.folder / "secret", out)
         return Link(self.superlink, ca, secret, self.folder / ".starting")
 
     def let_in(self) -> None:

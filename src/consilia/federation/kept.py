@@ -1,4 +1,4 @@
-"""JSON files that a coordinator or a site keeps for itself: read back whole, or refused with a way out."""
+"""Files that a coordinator or a site keeps for itself: read back whole, or refused with a way out."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def read_kept(path: Path, kind: Any, out: str = "put it back as it was") -> Any:
         msg = f"file '{path}' is missing, damaged or not ours; {out}"
         raise UsageError(msg) from None
     return value
+
+
+def read_whole(path: Path, out: str) -> bytes:
+    """Return what a file holds, which is never nothing; `out` is the way out where it is missing."""
+    try:
+        found = path.read_bytes()
+    except OSError:
+        found = b""
+    if not found:
+        msg = f"file '{path}' is missing, empty or cannot be read; {out}"
+        raise UsageError(msg)
+    return found

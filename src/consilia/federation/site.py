@@ -27,7 +27,7 @@ from consilia.federation.invitation import (
     read_invitation,
     write_enrolment,
 )
-from consilia.federation.kept import read_kept
+from consilia.federation.kept import read_kept, read_whole
 from consilia.federation.keys import (
     LOOPBACK,
     make_authority,
@@ -208,8 +208,9 @@ def work(folder: Path) -> None:
         engine=settings.engine,
     )
     address = f"127.0.0.1:{settings.port}"
-    ca = (site.folder / "tls" / "ca.crt").read_bytes()
-    secret = (site.folder / "secret").read_bytes()
+    out = "put it back as it was; without it, `consilia site init` joins again from the invitation"
+    ca = read_whole(site.folder / "tls" / "ca.crt", out)
+    secret = read_whole(site.folder / "secret", out)
     serve(address, ca, secret, desk.answer, stopped, site.folder / "flower" / "in-hand.json")
 
 
