@@ -49,7 +49,10 @@ def command(name: str) -> str:
     if not path.is_file():
         found = shutil.which(name)
         if found is None:
-            msg = f"'{name}' is not installed; in the checkout, `pip install -c constraints.txt -e '.[flower]'`"
+            msg = (
+                f"'{name}' is not installed; in the checkout, "
+                "`pip install -c constraints.txt -e '.[flower]'`"
+            )
             raise UsageError(msg)
         return found
     return str(path)
