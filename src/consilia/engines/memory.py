@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections import OrderedDict, defaultdict
-from collections.abc import ItemsView, Mapping
+from collections.abc import ItemsView, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,9 @@ from consilia.payload import (
     Json,
     Packed,
     PackedWeights,
+    Packing,
     Stretch,
+    Weights,
     build,
     bytes_of,
     flatten,
@@ -155,8 +157,8 @@ class Aside:
         """Put a value aside in two files named after `path`."""
         tree, tensors = flatten(value)
         path.with_suffix(".tree").write_text(json.dumps(tree), encoding="utf-8")
-        here = PackedWeights.of({name: tensor.cpu() for name, tensor in tensors.items()})
-        return cls(path.with_suffix(".tree"), DiskWeights(path.with_suffix(".numbers"), here))
+        numbers = DiskWeights(path.with_suffix(".numbers"), dict(tensors.items()))
+        return cls(path.with_suffix(".tree"), numbers)
 
     def read(self) -> tuple[Json, Mapping[str, Tensor]]:
         """Return the value as a tree and its tensors."""
@@ -174,18 +176,19 @@ class DiskWeights(Packed):
     The file holds bare numbers, one buffer after another: only this object can read it.
     """
 
-    def __init__(self, path: Path, weights: PackedWeights) -> None:
-        self.packing = weights.packing
+    def __init__(self, path: Path, weights: Weights) -> None:
+        self.packing = Packing.of(weights)
         self.path = path
         self._starts: dict[torch.dtype, int] = {}
         at = 0
         with path.open("wb") as handle:
-            for kind, buffer in weights.buffers.items():
+            for kind, size in self.packing.sizes.items():
                 handle.write(bytes(-at % _ALIGNED))
                 at += -at % _ALIGNED
                 self._starts[kind] = at
-                handle.write(bytes_of(buffer).numpy().data)
-                at += buffer.nbytes
+                for piece in _in_order(weights, kind):
+                    handle.write(bytes_of(piece).numpy().data)
+                at += size * kind.itemsize
         self._size = at
 
     def read(self, stretch: Stretch) -> Tensor:
@@ -247,6 +250,13 @@ class Spool:
     def remove(self) -> None:
         """Remove every file."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _in_order(weights: Weights, kind: torch.dtype) -> Iterable[Tensor]:
+    """Return all numbers of one element type in the order of the tensors, in as few pieces as can be."""
+    if isinstance(weights, PackedWeights):
+        return (weights.buffers[kind],)
+    return (weights[name] for name in Packing.of(weights).names[kind])
 
 
 def _damaged(key: str) -> str:
