@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 from typer.main import get_command
 
+from consilia.cli.compare import seeds_told
 from consilia.cli.main import app
 from consilia.cli.show import table
 from consilia.engines import inprocess
@@ -334,6 +335,12 @@ def test_methods_lists_ids_and_what_fits(call, here):
     table = (here / "tags/federation.toml").read_text()
     (here / "none.toml").write_text(table.replace('"image"', '"none"'))
     assert "needs at least one site" in call("methods", "--for", "none.toml").out
+
+
+def test_seeds_are_told_once_and_exceptions_by_name():
+    assert seeds_told({"fedavg": (0, 1)}) == "seeds 0, 1"
+    told = seeds_told({"fedicra": (0,), "fedavg": (0, 1, 2), "fedmix": (0, 1, 2), "local": (1, 2)})
+    assert told == "seeds 0, 1, 2; of fedicra 0; of local 1, 2"
 
 
 def test_methods_fit_a_study_by_its_name(call, capfd, monkeypatch):

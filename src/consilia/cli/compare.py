@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -201,10 +203,7 @@ def _print(found: Comparison) -> None:
         if found.baseline is not None:
             line += [f"{row.test.difference:+.3f}", _p(row.p_holm)] if row.test else ["–", "–"]
         rows.append(line)
-    seeds = {row.method: ", ".join(map(str, row.seeds)) for row in found.rows}
-    said = f"seeds {next(iter(seeds.values()))}"
-    if len(set(seeds.values())) > 1:
-        said = "; ".join(f"seeds of {method}: {own}" for method, own in seeds.items())
+    said = seeds_told({row.method: row.seeds for row in found.rows})
     tested = "intervals and tests over test patients, seeds averaged"
     if all(row.interval is None for row in found.rows):
         tested = f"no intervals and tests: {found.untested}"
@@ -218,6 +217,14 @@ def _print(found: Comparison) -> None:
             _print_published(printed)
     if ablations:
         err(f"--json also has the paper's ablations: {'; '.join(t.what for t in ablations)}")
+
+
+def seeds_told(seeds: Mapping[str, Sequence[int]]) -> str:
+    """Say the seeds that most methods have, and which methods have others."""
+    own = {method: ", ".join(map(str, each)) for method, each in seeds.items()}
+    most = Counter(own.values()).most_common(1)[0][0]
+    others = "".join(f"; of {method} {each}" for method, each in own.items() if each != most)
+    return f"seeds {most}{others}"
 
 
 def _print_published(printed: PublishedTable) -> None:
