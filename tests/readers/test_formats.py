@@ -348,6 +348,22 @@ BAD = [
         "remove it",
     ),
     (
+        "box",
+        "COCO boxes of an image not listed",
+        lambda s: (
+            save_json(s, "annotations.json", coco_table(images=coco_table()["images"][::3])),
+            s.masks("d"),
+        ),
+        "image 'b.png' of site 'x' is not listed in annotations.json; add it under 'images' or "
+        "remove it",
+    ),
+    (
+        "box",
+        "VOC file missing",
+        lambda s: (save_voc(s), s.remove("annotations/b.xml"), s.masks("d")),
+        "image 'b.png' of site 'x' has no VOC file; save one, even without an object",
+    ),
+    (
         "mask",
         "COCO of another size",
         coco(coco_table(images=[r | {"width": 11} for r in coco_table()["images"]])),

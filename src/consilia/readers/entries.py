@@ -152,7 +152,7 @@ class Entry:
         volume: The volume that it is a slice of.
         plane: Which slice of it.
         deep: Whether the image is read as a volume, also where it has a single plane.
-        unread: Whether some of its marks could not be read, as was told.
+        unread: Whether some of its marks could not be read or are not listed, as was told.
     """
 
     name: str
@@ -198,8 +198,9 @@ class Annotations:
     unread: set[str] = field(default_factory=set)
 
     def lost(self, image: str) -> bool:
-        """Return whether something that is said about an image could not be read."""
-        return self.damaged or image in self.unread
+        """Return whether nobody knows all that is drawn on an image: unread, or not listed."""
+        unlisted = self.listed is not None and image not in self.listed
+        return self.damaged or unlisted or image in self.unread
 
     def add(self, image: str, mark: Mark) -> None:
         """Add what is drawn on an image."""

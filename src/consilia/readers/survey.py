@@ -11,7 +11,7 @@ from consilia.declare import Supervision
 from consilia.errors import DataError, suggestion
 from consilia.readers.entries import UNSEEN, Entry, Folder, Names, Picture, Split, in_split
 from consilia.readers.files import Report, few, list_files, quoted, scan, split_name
-from consilia.readers.formats import Drawn, find_drawn
+from consilia.readers.formats import DRAWN_SOURCES, Drawn, find_drawn
 from consilia.readers.images import IMAGE_TYPES, RANGE
 from consilia.readers.load import Loader
 from consilia.readers.patients import assign
@@ -65,8 +65,8 @@ def survey(loader: Loader, report: Report) -> tuple[Entry, ...]:
     for picture in pictures.values():
         entries += _entries(loader, picture, *assigned[picture.name], drawn, tags)
     for entry in entries:
-        if folder.source(entry.split) in {"mask", "marks"} and drawn.found:
-            _check_mask(folder, entry, drawn, report)
+        if folder.source(entry.split) in DRAWN_SOURCES and drawn.found:
+            _check_drawn(folder, entry, drawn, report)
         if entry.split in tagged and tags is not None:
             check_tags(folder, entry, report)
     _check_shapes(folder, entries, report)
@@ -225,10 +225,10 @@ def _annotated_slices(loader: Loader, slices: list[Entry]) -> list[Entry]:
     return [entry for entry in slices if shown[entry.plane].any()]
 
 
-def _check_mask(folder: Folder, entry: Entry, drawn: Drawn, report: Report) -> None:
+def _check_drawn(folder: Folder, entry: Entry, drawn: Drawn, report: Report) -> None:
     """Report an image that nothing is said about, where silence is no answer."""
-    source = drawn.of(entry.split)
-    if source is None and entry.mask is None and entry.plane == 0:
+    source, boxed = drawn.of(entry.split), folder.source(entry.split) == "boxes"
+    if source is None and entry.mask is None and entry.plane == 0 and not boxed:
         report("error", _no_mask(folder, entry))
     if source is not None and source.listed is not None and entry.name not in source.listed:
         report("error", f"{folder.name(entry.image)} {source.missing}")
