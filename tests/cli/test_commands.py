@@ -421,6 +421,17 @@ def test_predict_writes_masks_at_the_images_own_size(call, here):
     assert alone.read_bytes() == among.read_bytes()
 
 
+def test_predict_fills_an_empty_folder(call, here, monkeypatch):
+    call("run", "shapes", "--json")
+    for name in ("empty", "inside"):
+        (here / name).mkdir()
+    call("predict", "runs/shapes/fedavg-0", "shapes/anna/images", "--out", "empty")
+    monkeypatch.chdir(here / "inside")
+    call("predict", "../runs/shapes/fedavg-0", "../shapes/anna/images", "--out", ".")
+    assert tree(here / "empty") == tree(here / "inside")
+    assert len(tree(here / "empty")) == len(tree(here / "shapes/anna/images"))
+
+
 def test_predict_writes_probabilities(call, here):
     call("run", "tags", "--json")
     call("predict", "runs/tags/fedavg-0", "tags/anna/images", "--out", "p", "--site", "anna")

@@ -1247,6 +1247,19 @@ CASES = [
         "type: export it again",
     ),
     Case(
+        "predict a damaged image among others",
+        f"predict {FINISHED} bo/images --out masks",
+        cut_short("bo/images/train-05.png"),
+        3,
+        "image 'train-05.png' of folder 'images' cannot be read; it is damaged, cut short or of "
+        "another type: export it again",
+    ),
+    command(
+        "predict where no folder can be",
+        f"predict {FINISHED} bo/images --out run.toml/masks",
+        "folder 'run.toml/masks' cannot be written: file exists; choose another --out",
+    ),
+    Case(
         "predict without a checkpoint",
         f"predict {FINISHED} new",
         several(new_image, remove(f"{FINISHED}/checkpoints")),

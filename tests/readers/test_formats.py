@@ -350,17 +350,14 @@ BAD = [
     (
         "box",
         "COCO boxes of an image not listed",
-        lambda s: (
-            save_json(s, "annotations.json", coco_table(images=coco_table()["images"][::3])),
-            s.masks("d"),
-        ),
+        coco(coco_table(images=coco_table()["images"][::3])),
         "image 'b.png' of site 'x' is not listed in annotations.json; add it under 'images' or "
         "remove it",
     ),
     (
         "box",
         "VOC file missing",
-        lambda s: (save_voc(s), s.remove("annotations/b.xml"), s.masks("d")),
+        lambda s: (save_voc(s), s.remove("annotations/b.xml")),
         "image 'b.png' of site 'x' has no VOC file; save one, even without an object",
     ),
     (

@@ -24,6 +24,7 @@ from consilia.methods.contract import Panel
 from consilia.payload import Weights, load
 from consilia.readers.nifti import write_mask
 from consilia.readers.unlabelled import Unlabelled, read_unlabelled
+from consilia.readers.whole import whole_folder
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder, refuse_full
 from consilia.training.site import Workbench
@@ -42,10 +43,20 @@ def predict_folder(run: Path, folder: Path, target: Path, site: str | None = Non
     models = load_models(store, spec, bench, site)
     if site is not None:
         bench.enter(site)
-    target.mkdir(parents=True, exist_ok=True)
+    with whole_folder(target) as made:
+        return _write(made, chain((first,), found), bench, models, federation)
+
+
+def _write(
+    target: Path,
+    found: Iterable[Unlabelled],
+    bench: Workbench,
+    models: tuple[Weights, ...],
+    federation: Federation,
+) -> int:
     rows: list[tuple[str, np.ndarray]] = []
     count = 0
-    for files in _batches(chain((first,), found)):
+    for files in _batches(found):
         image = np.concatenate([file.image for file in files])
         probability = torch.stack([predict(bench, model, image) for model in models]).mean(0)
         at = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import consilia
 from consilia.datasets.contract import SiteData
 from consilia.datasets.paint import contact_sheet
 from consilia.declare import SiteDeclaration, Supervision
-from consilia.errors import DataError, UsageError, reason, unknown
+from consilia.errors import DataError, UsageError, unknown
 from consilia.labels import LabelView
 from consilia.readers.site import load_site
+from consilia.readers.whole import whole_folder
 from consilia.readers.write import FORMS, Format, write_folder
 from consilia.weaken import Provenance, replay, weaken_by
 from consilia.weaken.job import Job
@@ -52,20 +52,8 @@ def write_weakened(
         out: A folder that does not exist, or is empty.
         format: How annotations are written; else masks as pictures, boxes and tags as tables.
     """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # written under another name first
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as part:
-            made = Path(part) / "made"
-            made.mkdir()
-            shown = _write(job, root, made, format)
-            if out.is_dir():
-                out.rmdir()
-            made.rename(out)
-    except OSError as error:
-        msg = f"folder '{out}' cannot be written: {reason(error)}; choose another --out"
-        raise UsageError(msg) from None
-    return shown
+    with whole_folder(out) as made:
+        return _write(job, root, made, format)
 
 
 def _write(job: Job, root: Path, out: Path, format: Format | None) -> dict[str, Weakened]:  # noqa: A002
