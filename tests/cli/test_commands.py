@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -499,6 +500,19 @@ def test_check_says_all_that_is_wrong(here, capfd, monkeypatch):
     ended = consilia(capfd, monkeypatch, "check", "shapes", "--json")
     assert ended.code == 3
     assert [one["problems"][0]["severity"] for one in json.loads(ended.out)] == ["error", "error"]
+
+
+def test_check_goes_on_after_a_dataset_that_cannot_be_loaded(here, capfd, monkeypatch):
+    path = here / "shapes/federation.toml"
+    table = tomllib.loads(path.read_text())
+    table["site"].append({"name": "abe", "data": "dataset:faz128/rose"})
+    write_toml(path, table)
+    ended = consilia(capfd, monkeypatch, "check", "shapes", "--sheet", "sheets")
+    assert ended.code == 3
+    assert "error: site 'abe' annotates 'round' and 'square', but dataset 'faz128'" in ended.out
+    assert "anna: 9 images of 9 patients" in ended.out
+    assert "sheet    none of site 'abe', which has errors" in ended.err
+    assert {sheet.stem for sheet in (here / "sheets").iterdir()} == {"anna", "bo"}
 
 
 def test_check_a_sites_own_file_and_a_bare_folder(call, here):

@@ -291,6 +291,16 @@ def test_masks_without_an_image_are_told(site, federation):
     )
 
 
+def test_the_mask_of_a_refused_image_is_not_without_an_image(site, federation):
+    site.masks()
+    (site.root / "images/a.png").rename(site.root / "images/a.gif")
+    site.table("cases.csv", "image,patient,split", "b,1,train", "c,2,train", "d,3,test")
+    found = inspect_folder(site.root, federation(), "x")
+    assert len(found.errors) == 1
+    assert found.errors[0].startswith("image 'a.gif' of site 'x' has the type '.gif'")
+    assert not any("same name" in sentence for sentence in found.warnings)
+
+
 def test_images_without_boxes_are_told(site, federation):
     site.masks("d")
     site.table(

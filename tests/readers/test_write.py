@@ -82,6 +82,21 @@ def test_what_is_drawn_and_saved_is_read_again(tmp_path, federation, way, form, 
     assert np.array_equal(data.test.image, test.image)
 
 
+@pytest.mark.parametrize("way", [way for way, forms in FORMS.items() if "rotated-box" in forms])
+def test_a_rotated_box_with_its_center_outside_is_read_again(tmp_path, federation, way):
+    truth = np.zeros((1, *SIZE), dtype=np.uint8)
+    truth[0, -1, 4:7] = 1
+    image = np.random.default_rng(0).integers(0, 256, (2, 1, *SIZE)).astype(np.uint8)
+    train, test = (Cases(image[[at]], truth, (str(at),), (str(at),)) for at in (0, 1))
+    declared = federation(supervision="rotated-box", image={"size": SIZE, "channels": 1})
+    site = declared["x"]
+    view, provenance = weaken(train, LABELS, site, seed=1)  # the margin below is the wider one
+    assert provenance.marks["0"]["boxes"]["liver"]["row"] > SIZE[0] + 1
+    write_folder(tmp_path / "x", train, view, site, LABELS, way, test=test, provenance=provenance)
+    data = read_folder(tmp_path / "x", declared, "x")
+    assert np.array_equal(data.view.constraint, view.constraint)
+
+
 @pytest.mark.parametrize("way", ["csv", "parquet"])
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_image_labels_of_a_classification_are_read_again(tmp_path, federation, way, exclusive):

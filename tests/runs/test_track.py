@@ -124,6 +124,15 @@ def test_mlflow_gets_settings_once_and_every_number(mlflow, tmp_path):
     ]
 
 
+def test_mlflow_gets_labels_in_characters_it_takes(mlflow, tmp_path):
+    tested = {"anna": {"dice/Tumör (rund)": 0.7, "dice/solid & cystic": 0.6}}
+    with trackers(spec_with("mlflow"), tmp_path) as (after,):
+        after({**LINE, "test": tested})
+    values, _ = mlflow[3]
+    assert values["test.dice.Tumör _rund_.anna"] == 0.7
+    assert values["test.dice.solid _ cystic.anna"] == 0.6
+
+
 def test_several_trackers_hear_of_each_round(tensorboard, mlflow, tmp_path):
     with trackers(spec_with("mlflow", "tensorboard"), tmp_path) as listeners:
         for after in listeners:

@@ -102,3 +102,6 @@ def _draw(found: tuple[Checked, ...], folder: Path) -> None:
             with writable(path, "--sheet"):
                 draw_contact_sheet(data, one.federation.labels, path)
             typer.echo(f"sheet    {path}", err=True)
+        else:
+            who = f"site '{inspection.site}'" if inspection.site else "the common test set"
+            typer.echo(f"sheet    none of {who}, which has errors", err=True)

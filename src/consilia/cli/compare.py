@@ -204,7 +204,8 @@ def _print(found: Comparison) -> None:
             line += [f"{row.test.difference:+.3f}", _p(row.p_holm)] if row.test else ["–", "–"]
         rows.append(line)
     said = seeds_told({row.method: row.seeds for row in found.rows})
-    tested = "intervals and tests over test patients, seeds averaged"
+    what = "intervals" if found.baseline is None else "intervals and tests"
+    tested = f"{what} over test patients, seeds averaged"
     if all(row.interval is None for row in found.rows):
         tested = f"no intervals and tests: {found.untested}"
     note = f"selection {found.selection}; {plural(found.rounds, 'round')}; {said}; {tested}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -253,7 +254,7 @@ def _across(
         return
     metrics_table(metrics)
     typer.echo(f"run      {folder}")
-    err(f"`consilia report {folder}` draws it")
+    err(f"`consilia report {quote(str(folder))}` draws it")
 
 
 @app.command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -55,4 +56,4 @@ def run(
         return
     metrics_table(metrics)
     typer.echo(f"run      {folder}")
-    err(f"`consilia report {folder}` draws it")
+    err(f"`consilia report {quote(str(folder))}` draws it")

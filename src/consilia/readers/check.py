@@ -13,7 +13,7 @@ import numpy as np
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import COMMON, Federation, SiteDeclaration
 from consilia.declare.read import read_federation, read_site, read_toml, validate
-from consilia.errors import DataError, UsageError, listing, suggestion
+from consilia.errors import DataError, DeclarationError, UsageError, listing, suggestion
 from consilia.labels import LabelView
 from consilia.readers.entries import Folder, Split
 from consilia.readers.folder import read_folder
@@ -102,9 +102,14 @@ def _inspect_common(federation: Federation, root: Path) -> Checked:
     if not federation.test.startswith(DATASET):
         load = partial(read_folder, path, federation, None)
         return Checked(inspect_folder(path, federation, None), federation, load)
-    cases = load_common(federation, root)
+    folder = Folder(root, federation, None)
+    try:
+        cases = load_common(federation, root)
+    except DeclarationError as problem:
+        load = partial(_only_test, None)
+        return Checked(_unread(federation.test, folder, problem), federation, load)
     parts: dict[Split, Cases] = {} if cases is None else {"test": cases}
-    found = inspect_arrays(federation.test, Folder(root, federation, None), parts, None, None)
+    found = inspect_arrays(federation.test, folder, parts, None, None)
     return Checked(replace(found, site=COMMON), federation, partial(_only_test, cases))
 
 
@@ -122,10 +127,22 @@ def _inspect(federation: Federation, name: str, root: Path) -> Checked:
     load = partial(load_site, federation, name, root)
     if not reference.startswith(DATASET):
         return Checked(inspect_folder(root / reference, federation, name), federation, load)
-    loaded = load()  # drawn or public, and complete by construction: it is only counted
     folder = Folder(root, federation, name)
+    try:
+        loaded = load()  # drawn or public, and complete by construction: it is only counted
+    except DeclarationError as problem:
+        return Checked(_unread(reference, folder, problem), federation, load)
     found = inspect_arrays(reference, folder, _parts(loaded), loaded.view, None)
     return Checked(found, federation, load)
+
+
+def _unread(
+    path: str, folder: Folder, problem: Exception, report: Problems | None = None
+) -> Inspection:
+    """Return what is known about data that cannot be loaded: why not, and how it is declared."""
+    report = report or Problems()
+    report("error", str(problem))
+    return Inspection(path, folder.site, report.grouped(), 0, 0, {}, {}, 0, folder.form.value)
 
 
 def _inspect_npz(path: Path, federation: Federation, name: str | None) -> Checked:
@@ -135,9 +152,7 @@ def _inspect_npz(path: Path, federation: Federation, name: str | None) -> Checke
     try:
         loaded = load(report)
     except DataError as problem:
-        report("error", str(problem))
-        wrong = Inspection(str(path), name, report.grouped(), 0, 0, {}, {}, 0, folder.form.value)
-        return Checked(wrong, federation, load)
+        return Checked(_unread(str(path), folder, problem, report), federation, load)
     parts: dict[Split, Cases] = _parts(loaded) if name else {"test": loaded.test}
     found = inspect_arrays(str(path), folder, parts, loaded.view if name else None, report)
     return Checked(found, federation, load)

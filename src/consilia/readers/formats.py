@@ -29,6 +29,7 @@ from consilia.readers import coco, csv_marks, cvat, labelme, voc, yolo
 from consilia.readers.entries import Annotations, Folder, Picture, Split
 from consilia.readers.files import Report, few, list_files
 from consilia.readers.images import MASK_TYPES
+from consilia.readers.tables import was_refused
 from consilia.readers.volumes import VOLUME_TYPES
 
 Read = Callable[[Folder, tuple[Path, ...], Mapping[str, str], Report], Annotations]
@@ -128,7 +129,7 @@ def find_drawn(
     _note_strangers(folder, there, report)
     own = [one for one in there if trains and folder.form in one.way.forms]
     has_masks, wants_masks = (folder.root / "masks").is_dir(), set(needed.values()) != {"boxes"}
-    masks = _find_masks(folder, pictures, report) if has_masks and wants_masks else {}
+    masks = _find_masks(folder, pictures, images, report) if has_masks and wants_masks else {}
     rivals = [one.shown(folder) for one in own]
     if (
         own
@@ -192,11 +193,17 @@ def _no_boxes(folder: Folder) -> str:
     )
 
 
-def _find_masks(folder: Folder, pictures: Mapping[str, Picture], report: Report) -> dict[str, Path]:
-    """Return the mask files by their stems."""
+def _find_masks(
+    folder: Folder, pictures: Mapping[str, Picture], images: Mapping[str, str], report: Report
+) -> dict[str, Path]:
+    """Return the mask files by their stems; those of images that were refused are passed over."""
     inner, types = folder.root / "masks", (*MASK_TYPES, *VOLUME_TYPES)
     masks = list_files(inner, folder.root, "mask", folder.who, types, report)
-    alone = [path.name for name, path in masks.items() if name not in pictures]
+    alone = [
+        path.name
+        for name, path in masks.items()
+        if name not in pictures and not was_refused(name, images)
+    ]
     if alone:
         report(
             "warning",

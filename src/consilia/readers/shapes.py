@@ -173,7 +173,7 @@ def check_inside(mark: Mark, image: str, size: Size) -> None:
     """Refuse a shape that does not lie in its image, which has this height and width.
 
     Raises:
-        DataError: It reaches out of the image, or a rotated box has its centre outside.
+        DataError: It reaches out of the image, or a rotated box lies outside altogether.
     """
     low, high = _extent(mark.shape)
     slack = 0.0 if mark.exact else BEYOND
@@ -187,6 +187,8 @@ def check_inside(mark: Mark, image: str, size: Size) -> None:
             )
             raise DataError(msg)
     elif min(low) < -slack or high[0] > size[0] + slack or high[1] > size[1] + slack:
+        if isinstance(mark.shape, RotatedBox) and render(mark.shape, size).any():
+            return  # wide margins around a label at the border can move the centre out
         place = f"in rows {low[0]:.5g} to {high[0]:.5g} and columns {low[1]:.5g} to {high[1]:.5g}"
         if low == high:
             counted = mark.exact and isinstance(mark.shape, Dots)  # in whole pixels

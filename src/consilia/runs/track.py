@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -70,10 +71,15 @@ def _mlflow(spec: RunSpec, folder: Path) -> Iterator[Listener]:
                 chosen = {"method": spec.method.name, "seed": spec.seed, **spec.method.settings}
                 mlflow.log_params(chosen)
                 begun = True
-            values = {key.replace("/", "."): value for key, value in scalars(line).items()}
+            values = {_plain(key): value for key, value in scalars(line).items()}
             mlflow.log_metrics(values, step=line["round"])
 
         yield after
+
+
+def _plain(key: str) -> str:
+    """Return a path in the characters that MLflow takes; a label may hold others."""
+    return re.sub(r"[^\w.\- :]", "_", key.replace("/", "."))
 
 
 def _not_installed(name: str) -> str:
