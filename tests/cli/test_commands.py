@@ -509,7 +509,7 @@ def test_check_goes_on_after_a_dataset_that_cannot_be_loaded(here, capfd, monkey
     write_toml(path, table)
     ended = consilia(capfd, monkeypatch, "check", "shapes", "--sheet", "sheets")
     assert ended.code == 3
-    assert "error: site 'abe' annotates 'round' and 'square', but dataset 'faz128'" in ended.out
+    assert "error: dataset 'faz128' has the labels 'faz', and none of them" in ended.out
     assert "anna: 9 images of 9 patients" in ended.out
     assert "sheet    none of site 'abe', which has errors" in ended.err
     assert {sheet.stem for sheet in (here / "sheets").iterdir()} == {"anna", "bo"}
