@@ -1098,6 +1098,14 @@ CASES = [
         "`consilia resume` the run",
     ),
     Case(
+        "report where no page can be",
+        f"report {FINISHED}",
+        lambda: Path(FINISHED, "report.html").mkdir(),
+        2,
+        f"page '{FINISHED}/report.html' cannot be written: is a directory; copy the run folder "
+        "elsewhere",
+    ),
+    Case(
         "report damaged cases",
         f"report {FINISHED}",
         text(f"{FINISHED}/cases.json", "{"),

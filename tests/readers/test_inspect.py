@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -199,6 +200,17 @@ def test_files_of_no_format_are_told(site, federation):
             "'boxes.json'; export them again, or remove them if they are none",
         ),
     )
+
+
+def test_annotations_outside_the_folder_and_pipes_are_refused(site, federation, tmp_path):
+    site.masks()
+    (tmp_path / "outside.json").write_text('{"images": [], "annotations": []}')
+    (site.root / "export.json").symlink_to(tmp_path / "outside.json")
+    outside = "export.json of site 'x' leads outside its folder by a link; copy the file itself"
+    assert inspect_folder(site.root, federation(), "x").errors == (f"{outside} into the folder",)
+    site.remove("export.json")
+    os.mkfifo(site.root / "notes.json")
+    assert "'notes.json'" in inspect_folder(site.root, federation(), "x").warnings[0]
 
 
 def test_forms_are_counted(site, federation):

@@ -224,7 +224,7 @@ def test_the_page_appears_whole_or_not_at_all(make_run, monkeypatch):
     before = write_report(run).read_text()
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     monkeypatch.setattr(page_module.words, "number", lambda *_: "changed")
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UsageError, match="cannot be written: disk full; copy the run folder"):
         write_report(run)
     assert (run / "report.html").read_text() == before
     assert not list(run.glob(".*.part"))

@@ -27,7 +27,7 @@ from consilia.declare import Supervision
 from consilia.errors import listing
 from consilia.readers import coco, csv_marks, cvat, labelme, voc, yolo
 from consilia.readers.entries import Annotations, Folder, Picture, Split
-from consilia.readers.files import Report, few, list_files
+from consilia.readers.files import OUTSIDE, Report, few, is_inside, list_files
 from consilia.readers.images import MASK_TYPES
 from consilia.readers.tables import was_refused
 from consilia.readers.volumes import VOLUME_TYPES
@@ -163,12 +163,16 @@ def find_drawn(
 def _note_strangers(folder: Folder, there: list[Found], report: Report) -> None:
     """Report files where annotations lie that no format takes for its own."""
     taken = {path for one in there for path in one.files}
-    strange = [
-        path.name
+    others = [
+        path
         for place in (folder.root, *(folder.root / name for name in ANNOTATIONS))
         for path in sorted(place.glob("*"))
         if path.suffix in {".json", ".xml"} and path not in taken
     ]
+    for path in others:
+        if not is_inside(path, folder.root):
+            report("error", f"{path.name} of {folder.who} {OUTSIDE}")
+    strange = [path.name for path in others if is_inside(path, folder.root)]
     if strange:
         report(
             "warning",

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 import consilia
 from consilia.declare import COMMON
+from consilia.errors import UsageError, reason
 from consilia.evaluate.selection import RULES
 from consilia.report import figures, ledger, overlays, personal, plan, tables, words
 from consilia.report.record import NAMED, Record, finite
@@ -29,6 +30,9 @@ def write_report(run: Path) -> Path:
     try:
         part.write_text(html, encoding="utf-8")
         part.replace(page)
+    except OSError as error:
+        msg = f"page '{page}' cannot be written: {reason(error)}; copy the run folder elsewhere"
+        raise UsageError(msg) from None
     finally:
         part.unlink(missing_ok=True)
     return page
