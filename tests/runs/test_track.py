@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from consilia.errors import UsageError
-from consilia.runs.track import scalars, trackers
+from consilia.runs.track import Guarded, scalars, trackers
 from consilia.testing import toy_spec
 
 LINE = {
@@ -40,6 +40,23 @@ def test_numbers_have_a_path_and_what_is_not_defined_is_left_out():
     assert scalars(LINE) == NUMBERS
     bare = {key: value for key, value in LINE.items() if key not in {"test", "validation"}}
     assert set(scalars(bare)) == {key for key in NUMBERS if "dice" not in key}
+
+
+def test_a_tracker_that_fails_is_told_once_and_the_run_goes_on(caplog):
+    asked = []
+
+    def refuses(line):
+        asked.append(line["round"])
+        raise ConnectionError("no answer")
+
+    tracker = Guarded("mlflow", refuses)
+    for number in (3, 4):
+        tracker({"round": number})
+    assert asked == [3]
+    assert [record.getMessage() for record in caplog.records] == [
+        "'mlflow' tracks this run no longer, from round 3 on: ConnectionError: no answer; the run goes on, "
+        "and rounds.jsonl has every number"
+    ]
 
 
 def test_no_tracker_is_the_default(tmp_path):

@@ -125,9 +125,12 @@ class Rounds:
         if len(ups) >= needed:
             return
         why = "; ".join(f"{event['site']} {event['event']}" for event in self.events)
+        out = "correct that, and give the command again"
+        if self.folder.latest_checkpoint() is not None:
+            out = "`consilia resume` goes on from the last checkpoint"
         msg = (
             f"round {number}: {len(ups)} of the invited sites gave a usable update and min_sites is "
-            f"{needed}{' (' + why + ')' if why else ''}; `consilia resume` goes on from the last checkpoint"
+            f"{needed}{' (' + why + ')' if why else ''}; {out}"
         )
         raise RunError(msg)
 

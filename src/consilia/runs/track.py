@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from consilia.errors import UsageError
 from consilia.runs.spec import RunSpec
 
 Listener = Callable[[dict[str, Any]], None]
+LOG = logging.getLogger("consilia")
 
 
 @contextmanager
@@ -19,7 +22,36 @@ def trackers(spec: RunSpec, folder: Path) -> Iterator[tuple[Listener, ...]]:
     """Yield what to call after each round, for every tracker the run file names."""
     makers = {"tensorboard": _tensorboard, "mlflow": _mlflow}
     with ExitStack() as stack:
-        yield tuple(stack.enter_context(makers[name](spec, folder)) for name in spec.engine.track)
+        yield tuple(
+            Guarded(name, stack.enter_context(makers[name](spec, folder)))
+            for name in spec.engine.track
+        )
+
+
+@dataclass
+class Guarded:
+    """A tracker that fails is told once and left alone: a run does not end for its diary."""
+
+    name: str
+    after: Listener
+    failed: bool = False
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Hand a round on, while that works."""
+        if self.failed:
+            return
+        try:
+            self.after(line)
+        except Exception as error:
+            self.failed = True
+            LOG.warning(
+                "'%s' tracks this run no longer, from round %d on: %s: %s; the run goes on, and "
+                "rounds.jsonl has every number",
+                self.name,
+                line["round"],
+                type(error).__name__,
+                error,
+            )
 
 
 def scalars(line: dict[str, Any]) -> dict[str, float]:
