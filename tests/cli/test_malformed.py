@@ -212,8 +212,7 @@ CASES = [
     command(
         "federation is a folder, for methods",
         "methods --for anna",
-        "'anna' is not a file; name a .toml file",
-        code=3,
+        "folder 'anna' holds no run.toml; write one there, or name another file",
     ),
     declared(
         "federation empty",
@@ -1048,6 +1047,12 @@ CASES = [
         "weaken too complete",
         "weaken federation.toml --completeness 1.5",
         "--completeness 1.5: expected a share of objects above 0 and at most 1",
+    ),
+    command(
+        "weaken boxes that miss objects",
+        "weaken federation.toml --form box --completeness 0.5",
+        "--completeness 0.5: only masks can miss objects, but --form is box; leave out --completeness, "
+        "or use --form mask",
     ),
     Case(
         "resume with progress damaged",

@@ -9,9 +9,12 @@ from typer.testing import CliRunner
 
 from consilia.cli.datasets import datasets
 from consilia.cli.weaken import weaken
+from consilia.datasets.registry import find_dataset
 from consilia.declare.read import read_federation
 from consilia.errors import ConsiliaError
 from consilia.readers.site import load_site
+from consilia.weaken import replay
+from consilia.weaken.job import recorded_job
 
 
 @pytest.fixture
@@ -116,6 +119,105 @@ def test_a_preset_gives_each_site_its_own_recipe(call, tmp_path):
     }
 
 
+def test_label_sets_are_unknown_elsewhere_where_labels_occur_together(call, tmp_path):
+    words = ("--preset", "fedlsm-sets", "--size", 32, "--seed", 4, "--out", "weak")
+    call("weaken", "dataset:phantom-findings", *words)
+    federation = read_federation(tmp_path / "weak/federation.toml")
+    truths = federation_truth("phantom-findings", 32, 4)
+    assert {label for site in federation.site for label in site.annotates} == set(federation.labels)
+    hidden = 0
+    for site in federation.site:
+        assert len(site.annotates) == 3
+        own = np.array([label in site.annotates for label in federation.labels])
+        found, truth = load_site(federation, site.name, tmp_path / "weak"), truths[site.name]
+        assert found.view.known_labels.tolist() == [own.tolist()] * len(truth)
+        assert (found.view.target == truth * own).all()
+        assert (found.test.truth.any(axis=0)).sum() > 3  # tests keep all labels
+        hidden += truth[:, ~own].sum()
+        rows = (tmp_path / "weak" / site.name / "labels.csv").read_text().splitlines()[1:]
+        cells = {row.split(",")[0]: row.split(",")[1:] for row in rows}
+        for case in found.train.case:
+            assert [cell == "" for cell in cells[case]] == (~own).tolist()
+    assert hidden > 0
+
+
+def test_label_sets_leave_images_of_other_classes_without_a_label(call, tmp_path):
+    words = ("--preset", "fedlsm-sets-exclusive", "--size", 32, "--seed", 4, "--out", "weak")
+    call("weaken", "dataset:phantom-skin", *words)
+    federation = read_federation(tmp_path / "weak/federation.toml")
+    truths = federation_truth("phantom-skin", 32, 4)
+    assert {label for site in federation.site for label in site.annotates} == set(federation.labels)
+    for site in federation.site:
+        assert len(site.annotates) == 3
+        own = np.array([label in site.annotates for label in federation.labels])
+        view, truth = (
+            load_site(federation, site.name, tmp_path / "weak").view,
+            truths[site.name],
+        )
+        mine = (truth * own).any(axis=1)
+        assert 0 < mine.sum() < len(mine)
+        assert (view.target[mine] == truth[mine]).all()
+        assert view.known_labels[mine].all()
+        assert not view.target[~mine].any()
+        assert (view.known_labels[~mine] == own).all()
+
+
+def federation_truth(dataset, size, seed):
+    """Return the full labels of each site's training images."""
+    found = find_dataset(dataset)
+    shape = found.shape.model_copy(update={"size": (size, size)})
+    return {
+        site: found.load(site, None, shape, seed)[0].truth.astype(bool) for site in found.card.sites
+    }
+
+
+def test_dealt_label_sets_are_recorded_and_can_be_had_again(call, tmp_path):
+    words = ("--preset", "fedlsm-sets", "--size", 32, "--seed", 4)
+    call("weaken", "dataset:phantom-findings", *words, "--out", "a")
+    call("weaken", "--replay", "a/provenance.json", "--out", "b")
+    call("weaken", "dataset:phantom-findings/lagos", *words, "--out", "one")
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.*"))
+    assert len(files) > 50
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    record = json.loads((tmp_path / "a/provenance.json").read_text())
+    declared = read_federation(tmp_path / "a/federation.toml")
+    for site in declared.site:
+        assert tuple(record["sites"][site.name]["recipe"]["annotates"]) == site.annotates
+    alone = read_federation(tmp_path / "one/federation.toml")
+    assert [site.name for site in alone.site] == ["lagos"]
+    assert alone["lagos"].annotates == declared["lagos"].annotates
+
+
+def test_a_study_of_folders_is_dealt_label_sets_and_a_single_folder_is_not(call, tmp_path):
+    call("weaken", "dataset:phantom-findings", "--size", 32, "--out", "full")
+    call("weaken", "full", "--preset", "fedlsm-sets", "--out", "sets")
+    declared = read_federation(tmp_path / "sets/federation.toml")
+    assert [len(site.annotates) for site in declared.site] == [3] * 4
+    call("weaken", "dataset:phantom-findings/natal", "--size", 32, "--out", "one")
+    with pytest.raises(ConsiliaError, match=r"'one' has 6 labels and 1 site; .* --labels A,B,C"):
+        call("weaken", "one", "--preset", "fedlsm-sets", "--out", "refused")
+    labels = declared.labels[:3]
+    call("weaken", "one", "--labels", ",".join(labels), "--out", "chosen")
+    assert read_federation(tmp_path / "chosen/federation.toml")["natal"].annotates == labels
+    assert view_of(tmp_path / "chosen", "natal").known_labels[:, 3:].sum() == 0
+
+
+@pytest.mark.parametrize("form", ["box", "rotated-box"])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_boxes_are_read_again_but_for_the_ellipses_of_another_seed(form, seed, call, tmp_path):
+    words = ("--form", form, "--size", 48, "--seed", seed, "--out", "weak")
+    call("weaken", "dataset:phantom-fluids/tartu", *words)
+    job = recorded_job(tmp_path / "weak/provenance.json")
+    full = load_site(job.federation.with_full_labels(), "tartu", tmp_path, seed=seed).train
+    drawn, found = replay(job.records["tartu"], full), view_of(tmp_path / "weak", "tartu")
+    assert np.array_equal(found.constraint, drawn.constraint)
+    assert np.array_equal(found.known_labels, drawn.known_labels)
+    background = [view.known_pixels & (view.target == 0) for view in (found, drawn)]
+    assert np.array_equal(*background)
+    assert np.array_equal(found.target, drawn.target) == (seed == 0)
+
+
 @pytest.mark.parametrize("form", ["mask", "block", "scribble", "point", "image", "none", "box"])
 def test_every_form_is_read_again_as_it_was_drawn(form, call, tmp_path):
     words = ("--form", form, "--labels", "irf,ped", "--size", 48, "--out", "weak")
@@ -164,7 +266,16 @@ def test_a_folder_study_can_be_weakened_again(call, tmp_path):
         (("dataset:phantom-mixed", "--preset", "fedlppa-octa"), "is for 5 sites, but .* has 3"),
         (("dataset:phantom-disc", "--style", "noisy"), "only scribbles have a noisy style"),
         (("dataset:phantom-disc", "--labels", "cap"), "did you mean 'cup'"),
-        (("dataset:phantom-disc", "--form", "box", "--completeness", "0.5"), "only masks"),
+        (("dataset:phantom-disc", "--form", "box", "--completeness", "0.5"), "but --form is box"),
+        (
+            ("dataset:phantom-findings", "--preset", "fedlsm-sets", "--labels", "a"),
+            "leave out --labels",
+        ),
+        (
+            ("dataset:phantom-skin", "--preset", "fedlsm-sets"),
+            "use --preset fedlsm-sets-exclusive$",
+        ),
+        (("dataset:tb-xray/all", "--preset", "fedlsm-sets"), "choose the labels yourself"),
         (("dataset:phantom-disc", "--completeness", "1.5"), "above 0 and at most 1"),
         (("nowhere.toml",), "does not exist"),
         (("--replay", "nothing.json"), "is no record"),

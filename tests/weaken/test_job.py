@@ -7,7 +7,7 @@ import json
 import pytest
 
 from consilia.declare import Supervision
-from consilia.errors import ConsiliaError, UsageError
+from consilia.errors import UsageError
 from consilia.weaken import PRESETS
 from consilia.weaken.job import Asked, job_for, recorded_job
 
@@ -49,6 +49,20 @@ def test_a_preset_is_dealt_in_the_order_of_sites_and_declared():
         assert (site.supervision, site.style) == (recipe.form, recipe.style)
 
 
+def test_label_sets_are_dealt_over_random_parts_where_a_dataset_has_them():
+    job = job_for("dataset:chestxray14", Asked(), preset="fedlsm-sets", seed=1)
+    assert list(job.recipes) == [f"{number}-of-8" for number in range(1, 9)]
+    assert {label for s in job.federation.site for label in s.annotates} == set(
+        job.federation.labels
+    )
+    one = job_for("dataset:chestxray14/3-of-8", Asked(), preset="fedlsm-sets", seed=1)
+    assert dict(one.recipes) == {"3-of-8": job.recipes["3-of-8"]}
+    own = job_for("dataset:ham10000/rosendahl", Asked(), preset="fedlsm-sets-exclusive")
+    assert list(own.recipes) == ["rosendahl"]
+    whole = job_for("dataset:chestxray14", Asked(), preset="fedlsm-tags")
+    assert list(whole.recipes) == ["nih"]
+
+
 def test_a_record_gives_the_job_again(tmp_path):
     job = job_for("dataset:phantom-mixed/cusco", Asked(form=Supervision.POINT), seed=3)
     path = tmp_path / "provenance.json"
@@ -71,6 +85,36 @@ def test_what_does_not_fit_is_refused(source, more, sentence):
         job_for(source, Asked(), **more)
 
 
-def test_contradictions_are_refused():
-    with pytest.raises(ConsiliaError, match="only masks"):
-        job_for("dataset:phantom-disc", Asked(form=Supervision.BOX, completeness=0.5))
+@pytest.mark.parametrize(
+    ("source", "asked", "sentence"),
+    [
+        (
+            "dataset:phantom-disc",
+            Asked(form=Supervision.BOX, completeness=0.5),
+            "--completeness 0.5: only masks can miss objects, but --form is box; leave out "
+            "--completeness, or use --form mask",
+        ),
+        (
+            "dataset:phantom-skin",
+            Asked(completeness=0.5),
+            "--completeness 0.5: only masks can miss objects, but this is a classification task; "
+            "leave out --completeness",
+        ),
+        (
+            "dataset:phantom-disc",
+            Asked(form=Supervision.BOX, style="noisy"),
+            "--style noisy: only scribbles have a noisy style, but --form is box; leave out --style, "
+            "or use --form scribble",
+        ),
+        (
+            "dataset:phantom-disc",
+            Asked(style="noisy"),
+            "--style noisy: only scribbles have a noisy style, but site 'almeria' declares 'mask'; "
+            "leave out --style, or use --form scribble",
+        ),
+    ],
+)
+def test_contradictions_are_refused_in_the_words_of_the_options(source, asked, sentence):
+    with pytest.raises(UsageError) as refused:
+        job_for(source, asked)
+    assert str(refused.value) == sentence

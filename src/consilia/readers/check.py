@@ -105,7 +105,7 @@ def _inspect_common(federation: Federation, root: Path) -> Checked:
     folder = Folder(root, federation, None)
     try:
         cases = load_common(federation, root)
-    except DeclarationError as problem:
+    except (DeclarationError, UsageError) as problem:
         load = partial(_only_test, None)
         return Checked(_unread(federation.test, folder, problem), federation, load)
     parts: dict[Split, Cases] = {} if cases is None else {"test": cases}
@@ -130,7 +130,7 @@ def _inspect(federation: Federation, name: str, root: Path) -> Checked:
     folder = Folder(root, federation, name)
     try:
         loaded = load()  # drawn or public, and complete by construction: it is only counted
-    except DeclarationError as problem:
+    except (DeclarationError, UsageError) as problem:  # also a dataset that nobody knows
         return Checked(_unread(reference, folder, problem), federation, load)
     found = inspect_arrays(reference, folder, _parts(loaded), loaded.view, None)
     return Checked(found, federation, load)

@@ -24,6 +24,7 @@ from consilia.readers.files import (
     check_values,
     guarded,
     is_inside,
+    is_slice,
     quiet,
     scan,
     stay_inside,
@@ -87,6 +88,7 @@ def series_geometry(path: Path, root: Path, what: str) -> Geometry:
             _known(first.get("Modality"), IMAGING),
             deep if deep > 8 and _window(middle) is None else 0,
             uneven,
+            all(header.get("PixelSpacing") for header in ordered),
         )
 
 
@@ -124,7 +126,7 @@ def _files(path: Path, root: Path, what: str) -> list[Path]:
         if not is_inside(Path(entry.path), root):
             msg = f"{what} has a file that leads outside its folder by a link; copy the file itself"
             raise DataError(msg)
-        if entry.name.lower().endswith(".dcm") or "." not in entry.name:
+        if is_slice(entry):
             files.append(Path(entry.path))
     if not files:
         msg = f"{what} is a folder without DICOM files; put the slices of one series there"

@@ -11,8 +11,10 @@ from typing import Literal, get_args
 
 from consilia.declare import Federation, Supervision
 from consilia.errors import DataError, listing, suggestion
-from consilia.readers.files import Size, printable
+from consilia.readers.files import IMAGE_FOLDERS, Size, image_folder, printable, shelves
+from consilia.readers.images import IMAGE_TYPES
 from consilia.readers.shapes import Mark
+from consilia.readers.volumes import VOLUME_TYPES
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -86,9 +88,34 @@ class Folder:
         """Return whether there is a file of this name, or a link of this name to anywhere."""
         return os.path.lexists(self.root / name)
 
+    @cached_property
+    def images(self) -> Path:
+        """The folder of images."""
+        return image_folder(self.root)
+
+    @cached_property
+    def shelves(self) -> tuple[str, ...]:
+        """The sub-folders of `images` that hold images, as "<sub>/"; the first is "", itself."""
+        what, types = f"folder '{self.images.name}' of {self.who}", (*IMAGE_TYPES, *VOLUME_TYPES)
+        return tuple(shelves(self.images, self.root, what, types, series=True))
+
+    def beside(self, place: str, pattern: str) -> tuple[Path, ...]:
+        """Return the files of a folder, and of those of its sub-folders that `images` has too."""
+        inner = self.images if place == IMAGE_FOLDERS[0] else self.root / place
+        return tuple(p for shelf in self.shelves for p in sorted((inner / shelf).glob(pattern)))
+
+    @cached_property
+    def _above(self) -> int:
+        return len(str(self.root / "_")) - 1
+
+    def place(self, path: Path) -> tuple[str, str]:
+        """Return the folder that a file lies in, and its name there: "labels" and "sub/a.txt"."""
+        place, _, name = str(path)[self._above :].partition(os.sep)
+        return (place, name.replace(os.sep, "/")) if name else ("", place)
+
     def name(self, path: Path, kind: str = "image") -> str:
         """Return a file as it is named in sentences."""
-        return f"{kind} '{path.name}' of {self.who}"
+        return f"{kind} '{self.place(path)[1]}' of {self.who}"
 
     def label(self, found: str, where: str) -> int:
         """Return the index from 1 of a label by its name, 0 for a background that is marked."""
@@ -109,7 +136,7 @@ class Picture:
     """One file of `images`, or a folder of slices.
 
     Attributes:
-        name: The file's stem, or the folder's name.
+        name: The file's stem, or the folder's name; in a sub-folder, "<sub>/<stem>".
         path: The file or the folder.
         planes: How many slices a volume has; `None` for a plain image.
         patient: To whom it belongs, where the file says so.
@@ -122,17 +149,41 @@ class Picture:
     patient: str | None = None
     deep: bool = False
 
+    @property
+    def file(self) -> str:
+        """The name with its type, as tables may give it."""
+        return shelf_of(self.name) + self.path.name
+
     def case(self, plane: int) -> str:
         """Return the name of a slice, or of the image itself."""
         return self.name if self.planes is None else f"{self.name}:{plane:03d}"
 
 
+def shelf_of(name: str) -> str:
+    """Return the sub-folder of an image as "<sub>/"; "" for one that lies in `images` itself."""
+    return name[: name.rfind("/") + 1]
+
+
 class Names(dict[str, str]):
-    """The case that each name of an image stands for, and the names of images that were refused."""
+    """The case that each name of an image stands for.
+
+    Names without their sub-folder will do where only one image is called so.
+
+    Attributes:
+        refused: The names of images that were refused.
+        shared: Names without their sub-folder that several images have.
+    """
 
     def __init__(self, cases: Mapping[str, str], refused: Iterable[str] = ()) -> None:
         super().__init__(cases)
         self.refused = frozenset(refused) - set(cases)
+        short: dict[str, set[str]] = {}
+        for name, case in cases.items():
+            plain = name.rpartition("/")[2]
+            if plain not in cases and plain not in self.refused:
+                short.setdefault(plain, set()).add(case)
+        self.shared = frozenset(name for name, found in short.items() if len(found) > 1)
+        self.update({name: min(found) for name, found in short.items() if len(found) == 1})
 
 
 @dataclass(frozen=True)
@@ -140,7 +191,7 @@ class Entry:
     """One image: its files, its patient, and what the annotations say about it.
 
     Attributes:
-        name: The name of the case: the file's stem, or "<volume>:<slice>".
+        name: The name of the case: the file's stem after its sub-folder, or "<volume>:<slice>".
         image: The image file, or the folder of its series.
         mask: The mask file, where there is one.
         patient: To whom it belongs.
@@ -172,7 +223,7 @@ class Entry:
     @property
     def shown(self) -> str:
         """The image as it is named in sentences about many."""
-        return self.image.name if self.volume is None else self.name
+        return shelf_of(self.name) + self.image.name if self.volume is None else self.name
 
 
 @dataclass

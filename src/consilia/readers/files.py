@@ -25,6 +25,8 @@ DAMAGED = "cannot be read; it is damaged, cut short or of another type: export i
 LOGGERS = ("pydicom", "highdicom", "nibabel.global")
 #: The only file type of two parts.
 GZIPPED = ".nii.gz"
+#: What the folder of images may be called: our name, and that of Pascal VOC.
+IMAGE_FOLDERS = ("images", "JPEGImages")
 
 Size = tuple[int, int]
 Severity = Literal["error", "warning"]
@@ -41,6 +43,12 @@ def refuse(severity: Severity, sentence: str) -> None:
 # ---------------------------------------------------------------------------------------- folders
 
 
+def image_folder(root: Path) -> Path:
+    """Return the folder that holds the images, by the first of its names that is there."""
+    found = (root / name for name in IMAGE_FOLDERS)
+    return next((path for path in found if path.is_dir()), root / IMAGE_FOLDERS[0])
+
+
 def list_files(
     folder: Path,
     root: Path,
@@ -51,8 +59,9 @@ def list_files(
     *,
     beside: tuple[str, ...] = (),
     series: bool = False,
+    nested: bool = False,
 ) -> dict[str, Path]:
-    """Return the files of a folder by their stems, sorted.
+    """Return the files of a folder by their stems, sorted; those of sub-folders as "<sub>/<stem>".
 
     Args:
         folder: Holds nothing but files of one kind; hidden files are passed over.
@@ -63,26 +72,77 @@ def list_files(
         report: Hears of every file that cannot be used.
         beside: Suffixes of other files that may lie there, and are passed over.
         series: Whether a folder may stand for a file: the slices of one volume.
+        nested: Whether files of sub-folders are listed as well.
     """
     files: dict[str, Path] = {}
-    for entry in scan(folder, root, f"folder '{folder.name}' of {who}"):
-        stem, suffix = split_name(entry.name)
+    what = f"folder '{folder.name}' of {who}"
+    entries = walk(folder, root, what, types, series=series) if nested else None
+    for prefix, entry in entries or (("", entry) for entry in scan(folder, root, what)):
+        name, (stem, suffix) = prefix + entry.name, split_name(entry.name)
         if suffix.lower() in beside and entry.is_file():
             continue
         fault = _fault(entry, suffix, root, types, series=series)
         if series and fault is None and entry.is_dir():
             stem = entry.name
+        stem = prefix + stem
         if fault:
-            report("error", f"{kind} '{printable(entry.name)}' of {who} {fault}")
+            report("error", f"{kind} '{printable(name)}' of {who} {fault}")
         elif stem in files:
             report(
                 "error",
-                f"{kind}s '{files[stem].name}' and '{entry.name}' of {who} have the same name but "
+                f"{kind}s '{prefix}{files[stem].name}' and '{name}' of {who} have the same name but "
                 "for their type; remove or rename one",
             )
         else:
-            files[stem] = folder / entry.name
+            files[stem] = folder / name
     return dict(sorted(files.items()))
+
+
+def walk(
+    folder: Path, root: Path, what: str, types: tuple[str, ...], *, series: bool = False
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield what a folder and its sub-folders hold, each with its sub-folder as "<sub>/"."""
+    for prefix in shelves(folder, root, what, types, series=series):
+        for entry in scan(folder / prefix, root, what):
+            if not _is_shelf(entry, types, series=series):
+                yield prefix, entry
+
+
+def shelves(
+    folder: Path, root: Path, what: str, types: tuple[str, ...], *, series: bool = False
+) -> Iterator[str]:
+    """Yield the sub-folders that hold files of these types as "<sub>/", after the folder itself."""
+    yield ""
+    for entry in scan(folder, root, what):
+        if _is_shelf(entry, types, series=series):
+            inner = shelves(folder / entry.name, root, what, types, series=series)
+            yield from (f"{entry.name}/{name}" for name in inner)
+
+
+def _is_shelf(entry: os.DirEntry[str], types: tuple[str, ...], *, series: bool) -> bool:
+    """Return whether a sub-folder holds files of its own; the slices of a volume are none.
+
+    Links to folders may lead in a circle, and are not followed.
+    """
+    if entry.is_symlink() or not entry.is_dir() or not entry.name.isprintable():
+        return False
+    if split_name(entry.name)[1].lower() in types:
+        return False
+    try:
+        with os.scandir(entry.path) as found:
+            inner = [one for one in found if not one.name.startswith(".")]
+    except OSError:
+        return False  # told when it is read
+    if series and any(is_slice(one) for one in inner):
+        return False
+    return any(one.is_dir() or split_name(one.name)[1].lower() in types for one in inner)
+
+
+def is_slice(entry: os.DirEntry[str]) -> bool:
+    """Return whether a file of a folder is taken for a slice of its DICOM series."""
+    if entry.is_dir() or entry.name.upper() == "DICOMDIR":
+        return False
+    return entry.name.lower().endswith(".dcm") or "." not in entry.name
 
 
 def scan(folder: Path, root: Path, what: str) -> list[os.DirEntry[str]]:

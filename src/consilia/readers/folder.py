@@ -232,7 +232,7 @@ def _spacing(loader: Loader, entries: Sequence[Entry]) -> Float[np.ndarray, "n 3
     size, steps = loader.folder.federation.image.size, []
     for entry in entries:
         where = loader.geometry(entry.image)
-        if where.affine is None:
+        if where.affine is None or not where.measured or min(where.spacing) <= 0:
             return None
         plane, row, column = where.spacing
         steps.append((plane, row * where.shape[1] / size[0], column * where.shape[2] / size[1]))

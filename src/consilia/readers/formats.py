@@ -79,8 +79,10 @@ class Found:
 
     def shown(self, folder: Folder) -> str:
         """Return it for a sentence: a file, or the folder of several."""
-        one = len(self.files) == 1 or self.files[0].parent == folder.root
-        return str((self.files[0] if one else self.files[0].parent).relative_to(folder.root))
+        place, name = folder.place(self.files[0])
+        if not place:
+            return name
+        return f"{place}/{name}" if len(self.files) == 1 else place
 
 
 @dataclass
@@ -171,7 +173,7 @@ def _note_strangers(folder: Folder, there: list[Found], report: Report) -> None:
     ]
     for path in others:
         if not is_inside(path, folder.root):
-            report("error", f"{path.name} of {folder.who} {OUTSIDE}")
+            report("error", f"{folder.name(path, 'file')} {OUTSIDE}")
     strange = [path.name for path in others if is_inside(path, folder.root)]
     if strange:
         report(
@@ -202,9 +204,9 @@ def _find_masks(
 ) -> dict[str, Path]:
     """Return the mask files by their stems; those of images that were refused are passed over."""
     inner, types = folder.root / "masks", (*MASK_TYPES, *VOLUME_TYPES)
-    masks = list_files(inner, folder.root, "mask", folder.who, types, report)
+    masks = list_files(inner, folder.root, "mask", folder.who, types, report, nested=True)
     alone = [
-        path.name
+        folder.place(path)[1]
         for name, path in masks.items()
         if name not in pictures and not was_refused(name, images)
     ]

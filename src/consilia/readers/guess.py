@@ -11,15 +11,21 @@ import numpy as np
 
 from consilia.declare import Federation, Supervision
 from consilia.declare.read import validate
-from consilia.errors import DataError
+from consilia.errors import DataError, listing
 from consilia.readers.entries import BACKGROUND, UNSEEN, Folder
-from consilia.readers.files import Severity, list_files
+from consilia.readers.files import Severity, image_folder, list_files
 from consilia.readers.formats import FORMATS
 from consilia.readers.images import IMAGE_TYPES, MASK_TYPES, read_image, read_index_map
 from consilia.readers.load import Loader
 from consilia.readers.patients import assign
 from consilia.readers.shapes import Mark
-from consilia.readers.survey import case_names, chosen_shape, find_pictures
+from consilia.readers.survey import (
+    BESIDE,
+    case_names,
+    chosen_shape,
+    find_pictures,
+    images_elsewhere,
+)
 from consilia.readers.tables import column_names
 from consilia.readers.tags import TABLES
 from consilia.readers.volumes import VOLUME_TYPES, is_deep, read_geometry, read_mask_planes
@@ -84,27 +90,28 @@ def _pass_over(severity: Severity, sentence: str) -> None:
     """Say nothing: what is wrong is reported by the inspection that follows."""
 
 
-def _images(root: Path) -> list[Path]:
-    if not (root / "images").is_dir():
-        msg = f"folder '{root}' has no folder 'images'; put its images there"
+def _images(root: Path) -> dict[str, Path]:
+    place, types = image_folder(root), (*IMAGE_TYPES, *VOLUME_TYPES)
+    if not place.is_dir():
+        msg = f"folder '{root}' has no folder 'images'; {images_elsewhere(root)}"
         raise DataError(msg)
-    types = (*IMAGE_TYPES, *VOLUME_TYPES)
-    files = list_files(
-        root / "images",
+    return list_files(
+        place,
         root,
         "image",
         "the folder",
         types,
         _pass_over,
-        beside=(".json", ".xml"),
+        beside=BESIDE,
         series=True,
+        nested=True,
     )
-    return list(files.values())
 
 
 def _image_shape(root: Path) -> tuple[tuple[int, int], int]:
     """Return the size and channels of the first image that can be read."""
-    files = _images(root)
+    types = (*IMAGE_TYPES, *VOLUME_TYPES)
+    files = list(_images(root).values())
     for path in files:
         try:
             if is_deep(path):
@@ -118,7 +125,12 @@ def _image_shape(root: Path) -> tuple[tuple[int, int], int]:
             continue
         # An alpha channel is no channel of an image.
         return (_side(height), _side(width)), {2: 1, 4: 3}.get(channels, channels)
-    msg = f"none of the {len(files)} files in 'images' of folder '{root}' can be read as an image"
+    place = f"'{image_folder(root).name}' of folder '{root}'"
+    if not files:
+        msg = f"{place} holds no images; expected files of type {listing(types, 'or')}"
+        raise DataError(msg)
+    kinds = "files and folders" if any(path.is_dir() for path in files) else "files"
+    msg = f"none of the {len(files)} {kinds} in {place} can be read as an image"
     raise DataError(msg)
 
 
@@ -223,16 +235,16 @@ def _masks(root: Path) -> dict[str, Path]:
     if not (root / "masks").is_dir():
         return {}
     types = (*MASK_TYPES, *VOLUME_TYPES)
-    return list_files(root / "masks", root, "mask", "the folder", types, _pass_over)
+    return list_files(root / "masks", root, "mask", "the folder", types, _pass_over, nested=True)
 
 
 def _mask_values(root: Path) -> Iterator[np.ndarray]:
     """Yield the values of each mask that can be read; what cannot is reported by the inspection."""
-    images = {path.name.partition(".")[0]: path for path in _images(root)}
-    for path in _masks(root).values():
+    images = _images(root)
+    for name, path in _masks(root).items():
         try:
             if path.name.lower().endswith(VOLUME_TYPES):
-                image = images[path.name.partition(".")[0]]
+                image = images[name]
                 onto = read_geometry(image, root, image.name)
                 yield read_mask_planes(path, path.name, onto, ("unknown",))
             else:

@@ -20,7 +20,7 @@ from consilia.declare import Federation, Supervision
 from consilia.errors import DataError, listing
 from consilia.labels import LabelView
 from consilia.readers.boxes import check_boxes
-from consilia.readers.entries import SPLITS, UNSEEN, Entry, Folder, Split, in_split
+from consilia.readers.entries import SPLITS, UNSEEN, Entry, Folder, Split, in_split, shelf_of
 from consilia.readers.files import Report, Size, few
 from consilia.readers.folder import Copies, note_copy
 from consilia.readers.images import Pixels, check_channels
@@ -343,7 +343,9 @@ def _count_mask(entry: Entry, tally: _Tally, mask: UInt8[np.ndarray, "h w"]) -> 
 
 
 def _mask_name(entry: Entry) -> str:
-    return entry.shown if entry.mask is None or entry.volume is not None else entry.mask.name
+    if entry.mask is None or entry.volume is not None:
+        return entry.shown
+    return shelf_of(entry.name) + entry.mask.name
 
 
 def _warn(tally: _Tally, entries: tuple[Entry, ...], report: Report) -> None:

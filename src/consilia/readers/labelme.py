@@ -41,9 +41,9 @@ FEWEST = {
 def find(folder: Folder) -> tuple[Path, ...]:
     """Return the LabelMe files of a folder."""
     for place in PLACES:
-        files = sorted((folder.root / place).glob("*.json"))
+        files = folder.beside(place, "*.json")
         if files and (place == "images" or any(_is_labelme(path, folder) for path in files)):
-            return tuple(files)
+            return files
     return ()
 
 
@@ -56,7 +56,7 @@ def read(
 ) -> Annotations:
     """Return what LabelMe files say about the images of the same names."""
     found = Annotations(
-        f"'{files[0].parent.name}'",
+        f"'{folder.place(files[0])[0]}'",
         listed=set(),
         missing="has no LabelMe file; save one, even without a shape",
     )

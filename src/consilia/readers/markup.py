@@ -11,8 +11,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 from consilia.errors import DataError
-from consilia.readers.entries import Annotations, Folder
-from consilia.readers.files import Report, check_bytes, guarded, printable, stay_inside
+from consilia.readers.entries import Annotations, Folder, Names
+from consilia.readers.files import (
+    Report,
+    check_bytes,
+    guarded,
+    printable,
+    split_name,
+    stay_inside,
+)
 from consilia.readers.tables import find_image, was_refused
 
 #: The largest file of annotations that is read, in bytes.
@@ -36,8 +43,9 @@ def head(path: Path, root: Path) -> bytes:
 
 def read_markup(path: Path, folder: Folder, *, may_be_empty: bool = False) -> str:
     """Return the text of a file, which is inside the folder and not too large."""
-    what = f"{path.name} of {folder.who}"
-    stay_inside(path, folder.root, what)
+    name = folder.place(path)[1]
+    what = f"{name} of {folder.who}"
+    stay_inside(path, folder.root, f"file '{name}' of {folder.who}")
     with guarded(what):
         check_bytes(path.stat().st_size or int(may_be_empty), what, LARGEST_MARKUP)
         try:
@@ -49,7 +57,7 @@ def read_markup(path: Path, folder: Folder, *, may_be_empty: bool = False) -> st
 
 def read_json(path: Path, folder: Folder) -> dict[str, Any]:
     """Return the table that a JSON file holds."""
-    what, text = f"{path.name} of {folder.who}", read_markup(path, folder)
+    what, text = f"{folder.place(path)[1]} of {folder.who}", read_markup(path, folder)
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -63,7 +71,7 @@ def read_json(path: Path, folder: Folder) -> dict[str, Any]:
 
 def read_xml(path: Path, folder: Folder) -> ElementTree.Element:
     """Return the outermost element of an XML file, which may define no entities."""
-    what, text = f"{path.name} of {folder.who}", read_markup(path, folder)
+    what, text = f"{folder.place(path)[1]} of {folder.who}", read_markup(path, folder)
     if EXPLOSIVE.search(text):
         msg = (
             f"{what} has a DOCTYPE or ENTITY, which can unpack without end and is never read; "
@@ -109,14 +117,24 @@ def check_edges(
 
 
 def resolve(found: str, images: Mapping[str, str], where: str, report: Report) -> str | None:
-    """Return the image that a tool means: its folders do not matter, nor does its type."""
-    plain = PureWindowsPath(found.replace("\\", "/")).name
-    for name in (plain, plain.rpartition(".")[0]):
-        if name in images:
-            return images[name]
-        if was_refused(name, images):
-            return None
+    """Return the image that a tool means: folders above ours do not matter, nor does its type."""
+    parts = PureWindowsPath(found.replace("\\", "/")).parts
+    for start in range(len(parts)):
+        shelf = "".join(f"{part}/" for part in parts[start:-1])
+        for name in (parts[-1], parts[-1].rpartition(".")[0]):
+            if shelf + name in images:
+                return images[shelf + name]
+            if was_refused(shelf + name, images):
+                return None
+    plain = parts[-1] if parts else found
+    shared = images.shared if isinstance(images, Names) else ()
+    found = plain if plain in shared else found
     return find_image(found, images, where, report, "the entry")
+
+
+def no_image(folder: Folder, what: str) -> str:
+    """Return that a file of annotations has no image, for a report."""
+    return f"{what} has no image of the same name in '{folder.images.name}'; rename or remove it"
 
 
 def paired(
@@ -128,15 +146,14 @@ def paired(
 ) -> Iterator[tuple[Path, str, str]]:
     """Yield each file that speaks of the image of its name, that case, and the file for sentences."""
     for path in files:
-        what = f"{path.name} of {folder.who}"
-        if was_refused(path.stem, images):
+        name = folder.place(path)[1]
+        what, stem = f"{name} of {folder.who}", split_name(name)[0]
+        if was_refused(stem, images):
             continue
-        if path.stem not in images:
-            report(
-                "error", f"{what} has no image of the same name in 'images'; rename or remove it"
-            )
+        if stem not in images:
+            report("error", no_image(folder, what))
             continue
-        case = images[path.stem]
+        case = images[stem]
         assert found.listed is not None
         found.listed.add(case)
         yield path, case, what

@@ -14,6 +14,7 @@ Nothing is unpickled. Boxes need a folder with boxes.csv.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 from zlib import crc32
@@ -24,7 +25,7 @@ from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import Federation
 from consilia.errors import DataError, listing, suggestion
 from consilia.readers.entries import SPLITS, UNSEEN, Folder, Split
-from consilia.readers.files import Report, check_bytes, check_values, guarded, refuse
+from consilia.readers.files import Report, check_bytes, check_values, guarded, printable, refuse
 from consilia.readers.images import check_finite, fit_image, fit_mask, index_values
 from consilia.readers.masks import fit_marks
 from consilia.readers.patients import check_leaks, drawn_split, report_copy
@@ -105,14 +106,17 @@ def _read(path: Path, what: str) -> dict[str, np.ndarray]:
         raise DataError(msg)
     check_bytes(path.stat().st_size, what)
     with guarded(what), np.load(path, allow_pickle=False) as held:
-        arrays = {name: held[name] for name in held.files}
+        arrays = {name: _array(held, name, what) for name in held.files}
     unknown = [name for name in arrays if name not in ARRAYS]
     if unknown:
         near = suggestion(unknown[0], ARRAYS)
         msg = f"{what} holds the array '{unknown[0]}'{near} (known: {', '.join(ARRAYS)})"
         raise DataError(msg)
-    if "image" not in arrays or arrays["image"].ndim not in {3, 4} or not len(arrays["image"]):
+    if "image" not in arrays or arrays["image"].ndim not in {3, 4}:
         msg = f"{what} has no array `image` of n x height x width (x channels) numbers; add it"
+        raise DataError(msg)
+    if not len(arrays["image"]):
+        msg = f"{what} has 0 images in its array `image`; save it again with some"
         raise DataError(msg)
     check_values(arrays["image"].shape, what)
     count = len(arrays["image"])
@@ -122,6 +126,19 @@ def _read(path: Path, what: str) -> dict[str, np.ndarray]:
             msg = f"{what} has {count} images, but {found} in its array `{name}`; give one for each"
             raise DataError(msg)
     return arrays
+
+
+def _array(held: Mapping[str, np.ndarray], name: str, what: str) -> np.ndarray:
+    try:
+        return held[name]
+    except ValueError as problem:
+        if "allow_pickle" not in str(problem):
+            raise
+        msg = (
+            f"{what} holds Python objects in its array `{printable(name)}`, which are pickled and "
+            "never read; save plain numbers or texts (`dtype=str`)"
+        )
+        raise DataError(msg) from None
 
 
 def _texts(array: np.ndarray | None, count: int) -> tuple[str, ...]:

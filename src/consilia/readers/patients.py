@@ -33,7 +33,7 @@ def assign(
         }
     columns = ("image", "patient", "split")
     needed = columns if folder.site else columns[:2]
-    names = {p.path.name: name for name, p in pictures.items()} | {name: name for name in pictures}
+    names = {p.file: name for name, p in pictures.items()} | {name: name for name in pictures}
     table = read_table(folder, "cases.csv", Names(names, refused), needed, columns, report)
     default: Split = "train" if folder.site else "test"
     assigned = {name: (name, default) for name in pictures}
@@ -42,7 +42,7 @@ def assign(
     rows = once_each(folder, "cases.csv", table, report)
     for row in rows.values():
         assigned[row.image] = _patient(folder, row, report), _split(folder, row, report)
-    unlisted = [picture.path.name for name, picture in pictures.items() if name not in rows]
+    unlisted = [picture.file for name, picture in pictures.items() if name not in rows]
     if unlisted:
         report(
             "error",

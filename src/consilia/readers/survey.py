@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from consilia.declare import Supervision
 from consilia.errors import DataError, suggestion
-from consilia.readers.entries import UNSEEN, Entry, Folder, Names, Picture, Split, in_split
-from consilia.readers.files import Report, few, list_files, quoted, scan, split_name
+from consilia.readers.entries import (
+    UNSEEN,
+    Entry,
+    Folder,
+    Names,
+    Picture,
+    Split,
+    in_split,
+    shelf_of,
+)
+from consilia.readers.files import Report, few, list_files, quoted, split_name, walk
 from consilia.readers.formats import DRAWN_SOURCES, Drawn, find_drawn
 from consilia.readers.images import IMAGE_TYPES, RANGE
 from consilia.readers.load import Loader
@@ -31,6 +42,8 @@ from consilia.weaken import Box, RotatedBox
 
 #: Files of annotation tools that may lie beside images.
 BESIDE = (".json", ".xml")
+#: Folders of pictures that are no images to learn from.
+DRAWN_FOLDERS = {"masks", "labels", "annotations", "segmentationclass", "segmentationobject"}
 #: Which shapes can stand for what a site declares.
 ACCEPTED: dict[Supervision, tuple[type, ...]] = {
     Supervision.MASK: (Polygon, Bitmap),
@@ -55,6 +68,7 @@ def survey(loader: Loader, report: Report) -> tuple[Entry, ...]:
     pictures = find_pictures(loader, report)
     images = case_names(folder, pictures)
     assigned = assign(folder, pictures, report, images.refused)
+    _note_shelves(folder, pictures, report)
     splits = {name: split for name, (_, split) in assigned.items()}
     drawn = find_drawn(folder, pictures, splits, images, report)
     tags: dict[str, tuple[int, ...]] | None = {}
@@ -101,12 +115,12 @@ def find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
         found = "is not a folder" if root.exists() else "does not exist"
         msg = f"folder '{root}' of {who} {found}; check `data` and where relative paths begin"
         raise DataError(msg)
-    if not (root / "images").is_dir():
-        msg = f"folder '{root}' of {who} has no folder 'images'; put its images there"
+    place, types = folder.images, (*IMAGE_TYPES, *VOLUME_TYPES)
+    if not place.is_dir():
+        msg = f"folder '{root}' of {who} has no folder 'images'; {images_elsewhere(root)}"
         raise DataError(msg)
-    types = (*IMAGE_TYPES, *VOLUME_TYPES)
     files = list_files(
-        root / "images", root, "image", who, types, report, beside=BESIDE, series=True
+        place, root, "image", who, types, report, beside=BESIDE, series=True, nested=True
     )
     pictures, volumes = {}, {}
     for name, path in files.items():
@@ -114,7 +128,7 @@ def find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
             pictures[name] = Picture(name, path)
             continue
         try:
-            where = volumes[path.name] = loader.geometry(path)
+            where = volumes[shelf_of(name) + path.name] = loader.geometry(path)
         except DataError as problem:
             report("error", str(problem))
             continue
@@ -122,7 +136,7 @@ def find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
         planes = None if single else where.shape[0]
         pictures[name] = Picture(name, path, planes, where.patient, deep=True)
     if not pictures:
-        msg = f"{who} has no images that can be read in 'images'; expected {', '.join(types)}"
+        msg = f"{who} has no images that can be read in '{place.name}'; expected {', '.join(types)}"
         raise DataError(msg)
     _remark(folder, volumes, report)
     return pictures
@@ -131,17 +145,72 @@ def find_pictures(loader: Loader, report: Report) -> dict[str, Picture]:
 def case_names(folder: Folder, pictures: Mapping[str, Picture]) -> Names:
     """Return the case that each name stands for: slices by theirs, images with or without type."""
     images = {p.case(at): p.case(at) for p in pictures.values() for at in range(p.planes or 1)}
-    images |= {p.path.name: p.name for p in pictures.values() if p.planes is None}
-    used = {p.path.name for p in pictures.values()}
-    place, what = folder.root / "images", f"folder 'images' of {folder.who}"
+    images |= {p.file: p.name for p in pictures.values() if p.planes is None}
+    used = {p.file for p in pictures.values()}
+    place, types = folder.images, (*IMAGE_TYPES, *VOLUME_TYPES)
+    what = f"folder '{place.name}' of {folder.who}"
     refused: set[str] = set()
-    for entry in scan(place, folder.root, what):
-        if entry.name in used:
+    for prefix, entry in walk(place, folder.root, what, types, series=True):
+        name = prefix + entry.name
+        if name in used:
             continue
         stem, suffix = split_name(entry.name)
         if suffix.lower() not in BESIDE:
-            refused |= {entry.name} if stem in pictures else {entry.name, stem}
+            refused |= {name} if prefix + stem in pictures else {name, prefix + stem}
     return Names(images, refused)
+
+
+def images_elsewhere(root: Path) -> str:
+    """Return where a folder without a folder of images has some, and the way out."""
+    found = {name: count for name, count in _count_images(root, "") if count}
+    if not found:
+        return "put its images there"
+    if "" in found:
+        return (
+            f"found {found['']} images in the folder itself: move them to 'images', and their "
+            "masks, if any, to 'masks' under the same names"
+        )
+    shown = [f"{count} images in '{name}'" for name, count in found.items()]
+    if len(shown) == 1:
+        return f"found {shown[0]}: rename it to 'images' or link it"
+    more = f" and {len(shown) - 3} more folders" if len(shown) > 3 else ""
+    return (
+        f"found {', '.join(shown[:3])}{more}: move the folders that hold images to sub-folders of "
+        "'images', and what was drawn on them to the same sub-folders of 'masks' or 'labels'"
+    )
+
+
+def _count_images(folder: Path, prefix: str, levels: int = 2) -> Iterator[tuple[str, int]]:
+    """Yield how many images there are in a folder and in those below it."""
+    types = (*IMAGE_TYPES, *VOLUME_TYPES)
+    try:
+        with os.scandir(folder) as entries:
+            inner = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+    except OSError:
+        return
+    yield prefix, sum(split_name(e.name)[1].lower() in types and e.is_file() for e in inner)
+    for entry in inner:
+        drawn = entry.name.lower() in DRAWN_FOLDERS
+        if (
+            levels
+            and entry.is_dir(follow_symlinks=False)
+            and not drawn
+            and entry.name.isprintable()
+        ):
+            below = f"{prefix}/{entry.name}" if prefix else entry.name
+            yield from _count_images(folder / entry.name, below, levels - 1)
+
+
+def _note_shelves(folder: Folder, pictures: Mapping[str, Picture], report: Report) -> None:
+    """Report sub-folders that could be meant as patients or splits, where nobody says so."""
+    names = {shelf_of(p.name).rstrip("/") for p in pictures.values() if p.patient is None} - {""}
+    if names and folder.site and not folder.has("cases.csv"):
+        report(
+            "warning",
+            f"{folder.who} has images in sub-folders of '{folder.images.name}', which are not taken "
+            f"for patients or splits: {few(sorted(names))}; each image is a patient, and one in five "
+            "is tested on, unless a table cases.csv says otherwise",
+        )
 
 
 def _remark(folder: Folder, volumes: Mapping[str, Geometry], report: Report) -> None:

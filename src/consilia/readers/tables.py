@@ -88,6 +88,13 @@ def find_image(
         return images[found]
     if was_refused(found, images):
         return None
+    if isinstance(images, Names) and found in images.shared:
+        report(
+            "error",
+            f"{where} names the image '{printable(found)}', which is in several sub-folders of "
+            "'images'; name its sub-folder as well",
+        )
+        return None
     names = sorted(set(images.values()))
     near = suggestion(found, names) if len(names) <= 200 else ""
     report(

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from consilia.errors import DataError, listing
-from consilia.readers.files import Size, list_files, refuse, split_name
+from consilia.readers.files import Size, image_folder, list_files, refuse, split_name
 from consilia.readers.images import IMAGE_TYPES, fit_image, read_image
 from consilia.readers.volumes import VOLUME_TYPES, Geometry, is_deep, read_geometry, read_planes
 
@@ -69,7 +69,7 @@ def _all_files(folder: Path, who: str, types: tuple[str, ...]) -> dict[str, Path
     if not folder.is_dir():
         msg = f"folder '{folder}' does not exist; check the path"
         raise DataError(msg)
-    inner = folder / "images"
+    inner = image_folder(folder)
     place = inner if inner.is_dir() else folder
     files = list_files(place, folder, "image", who, types, refuse, series=True)
     if not files:

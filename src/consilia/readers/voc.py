@@ -22,9 +22,9 @@ PLACES = ("annotations", "Annotations", "images")
 def find(folder: Folder) -> tuple[Path, ...]:
     """Return the VOC files of a folder."""
     for place in PLACES:
-        files = sorted((folder.root / place).glob("*.xml"))
+        files = folder.beside(place, "*.xml")
         if files and any(b"<annotations" not in head(path, folder.root) for path in files):
-            return tuple(files)
+            return files
     return ()
 
 
@@ -33,7 +33,7 @@ def read(
 ) -> Annotations:
     """Return what VOC files say about the images of the same names."""
     found = Annotations(
-        f"'{files[0].parent.name}'",
+        f"'{folder.place(files[0])[0]}'",
         listed=set(),
         missing="has no VOC file; save one, even without an object",
     )

@@ -29,12 +29,14 @@ class Geometry:
 
     Attributes:
         shape: Planes, rows and columns.
-        affine: From (plane, row, column) to millimetres; `None` where the file does not say.
+        affine: From (plane, row, column) to millimetres, or to pixels of unknown size where the
+            volume is not `measured`; `None` where the file does not say.
         instances: What a DICOM series calls its planes.
         patient: A hash of who it is, where the file says so.
         modality: Of a DICOM series.
         unwindowed: The bits of values that are deep but have no window; else 0.
         uneven: Whether the planes are not evenly spaced.
+        measured: Whether the file says how large its pixels are.
     """
 
     shape: tuple[int, int, int]
@@ -44,6 +46,7 @@ class Geometry:
     modality: str | None = None
     unwindowed: int = 0
     uneven: bool = False
+    measured: bool = True
 
     @property
     def spacing(self) -> tuple[float, ...]:
@@ -121,7 +124,7 @@ def same_place(mask: Geometry, image: Geometry, what: str) -> None:
             f"{_times(image.shape)}; export both in the same size"
         )
         raise DataError(msg)
-    if mask.affine is None or image.affine is None:
+    if mask.affine is None or image.affine is None or not (mask.measured and image.measured):
         return
     if not np.allclose(mask.spacing, image.spacing, rtol=SLACK, atol=1e-6):
         msg = (

@@ -18,9 +18,9 @@ from pathlib import Path
 from consilia.declare import Supervision
 from consilia.errors import DataError
 from consilia.readers.entries import Annotations, Folder
-from consilia.readers.files import Report, Size, list_files, printable
+from consilia.readers.files import Report, Size, list_files, printable, split_name
 from consilia.readers.images import IMAGE_TYPES, read_size
-from consilia.readers.markup import number, read_markup
+from consilia.readers.markup import no_image, number, read_markup
 from consilia.readers.shapes import Mark, Polygon, Shape, touched
 from consilia.readers.tables import was_refused
 
@@ -29,7 +29,7 @@ CLASSES = ("classes.txt", "labels/classes.txt")
 
 def find(folder: Folder) -> tuple[Path, ...]:
     """Return the text files of a folder's labels."""
-    return tuple(p for p in sorted((folder.root / "labels").glob("*.txt")) if p.stem != "classes")
+    return tuple(p for p in folder.beside("labels", "*.txt") if p.stem != "classes")
 
 
 def read(
@@ -44,33 +44,39 @@ def read(
         found.damaged = True
         return found
     pictures = list_files(
-        folder.root / "images", folder.root, "image", folder.who, IMAGE_TYPES, lambda *_: None
+        folder.images,
+        folder.root,
+        "image",
+        folder.who,
+        IMAGE_TYPES,
+        lambda *_: None,
+        nested=True,
     )
     for path in files:
-        what = f"{path.name} of {folder.who}"
-        if was_refused(path.stem, images):
+        name = folder.place(path)[1]
+        what, stem = f"{name} of {folder.who}", split_name(name)[0]
+        if was_refused(stem, images):
             continue
-        if path.stem not in pictures:
-            report(
-                "error", f"{what} has no image of the same name in 'images'; rename or remove it"
-            )
+        case = images.get(stem, stem)
+        if case not in pictures:
+            report("error", no_image(folder, what))
             continue
-        picture = pictures[path.stem]
+        picture = pictures[case]
         try:
             text = read_markup(path, folder, may_be_empty=True)
             size = read_size(picture, folder.name(picture))
         except DataError as problem:
             report("error", str(problem))
-            found.unread.add(images[path.stem])
+            found.unread.add(case)
             continue
         for at, line in enumerate(text.splitlines(), start=1):
             try:
                 if line.strip():
                     mark = _mark(folder, classes, line.split(), size, f"{what}, line {at},")
-                    found.add(images[path.stem], mark)
+                    found.add(case, mark)
             except DataError as problem:
                 report("error", str(problem))
-                found.unread.add(images[path.stem])
+                found.unread.add(case)
     return found
 
 

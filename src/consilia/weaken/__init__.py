@@ -12,7 +12,7 @@ from consilia.weaken.drop_objects import (
 )
 from consilia.weaken.image_tag import ImageTag, draw_image_tag, render_image_tag
 from consilia.weaken.point import Points, draw_background_points, draw_points, render_points
-from consilia.weaken.presets import PRESETS, fedia_lung, fedia_ms
+from consilia.weaken.presets import DEALT, PRESETS, fedia_lung, fedia_ms
 from consilia.weaken.recipe import Provenance, Recipe, recipe_for
 from consilia.weaken.rotated_box import RotatedBox, draw_rotated_box, render_rotated_box
 from consilia.weaken.scribble import (
@@ -24,6 +24,7 @@ from consilia.weaken.scribble import (
 from consilia.weaken.site import replay, weaken, weaken_by
 
 __all__ = [
+    "DEALT",
     "FEDPSL_A",
     "FEDPSL_B",
     "PRESETS",

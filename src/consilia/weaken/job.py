@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from consilia.datasets.registry import federation_of, parse_reference
 from consilia.declare import DATASET, Federation, Supervision
 from consilia.declare.read import read_federation, validate
 from consilia.errors import UsageError, listing, suggestion, unknown
-from consilia.weaken.presets import PRESETS
+from consilia.weaken.presets import DEALT, PRESETS, recipes_of
 from consilia.weaken.recipe import Provenance, Recipe, recipe_for
 
 #: The largest record that is replayed, in bytes.
@@ -100,19 +100,22 @@ def job_for(
         size: The side of the images.
         seed: Decides what is drawn.
     """
-    recipes = () if preset is None else _preset(preset)
-    federation, beside, only = _source(source, len(recipes))
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(unknown("preset", preset, PRESETS))
+    federation, beside, only = _source(source, preset)
     if size is not None:
         shape = federation.image.model_copy(update={"size": (size, size)})
         federation = federation.model_copy(update={"image": shape})
     names = [declared.name for declared in federation.site]
     wanted = _chosen(names, site or only, source)
+    recipes = {} if preset is None else recipes_of(preset, federation, source, seed)
     chosen: dict[str, Recipe] = {}
     for name in wanted:
         if recipes:
-            chosen[name] = _of_preset(recipes, preset or "", names, name, source)
+            chosen[name] = recipes[name]
             federation = _declared(federation, name, _as_declared(chosen[name]))
         else:
+            _check_asked(asked, federation, name)
             federation = _declared(federation, name, asked.changes())
             chosen[name] = recipe_for(
                 federation[name], completeness=asked.completeness, exclusive=federation.exclusive
@@ -137,18 +140,16 @@ def recorded_job(path: Path) -> Job:
     return Job(source, federation, named if named.is_dir() else named.parent, seed, records=records)
 
 
-def _preset(name: str) -> tuple[Recipe, ...]:
-    if name not in PRESETS:
-        raise UsageError(unknown("preset", name, PRESETS))
-    return PRESETS[name]
+def _source(source: str, preset: str | None) -> tuple[Federation, Path | None, str | None]:
+    """Return the federation of a source, the folder it lies in, and the one site it names.
 
-
-def _source(source: str, recipes: int) -> tuple[Federation, Path | None, str | None]:
-    """Return the federation of a source, the folder it lies in, and the one site it names."""
+    A dataset is divided at random where a preset's sites are random parts of it, or has as many.
+    """
     if source.startswith(DATASET):
         dataset, site = parse_reference(source)
         card, sites = dataset.card, dataset.card.sites
-        if card.parts and (recipes == card.parts != len(sites) or site not in {"", *sites}):
+        fits = len(PRESETS.get(preset or "", ())) == card.parts != len(sites)
+        if card.parts and (fits or (preset in DEALT and not site) or site not in {"", *sites}):
             parts = site.rpartition("-of-")[2] if site.count("-of-") == 1 else str(card.parts)
             count = int(parts) if parts.isdigit() and 0 < int(parts) < 1000 else card.parts
             sites = tuple(f"{number}-of-{count}" for number in range(1, count + 1))
@@ -167,16 +168,28 @@ def _chosen(names: list[str], only: str | None, source: str) -> list[str]:
     return [only]
 
 
-def _of_preset(
-    recipes: Sequence[Recipe], preset: str, names: list[str], name: str, source: str
-) -> Recipe:
-    """Return the recipe of a site: the only one, or the one in its place."""
-    if len(recipes) == 1:
-        return recipes[0]
-    if len(recipes) != len(names):
-        msg = f"preset '{preset}' is for {len(recipes)} sites, but '{source}' has {len(names)}; use --form"
+def _check_asked(asked: Asked, federation: Federation, name: str) -> None:
+    """Refuse options that do not go together, in the words of the options."""
+    form, segments = asked.form or federation[name].supervision, federation.task == "segmentation"
+    has = f"--form is {form}" if asked.form else f"site '{name}' declares '{form}'"
+    if asked.completeness is not None and not segments:
+        msg = (
+            f"--completeness {asked.completeness}: only masks can miss objects, but this is a "
+            "classification task; leave out --completeness"
+        )
         raise UsageError(msg)
-    return recipes[names.index(name)]
+    if asked.completeness is not None and form is not Supervision.MASK:
+        msg = (
+            f"--completeness {asked.completeness}: only masks can miss objects, but {has}; leave out "
+            "--completeness, or use --form mask"
+        )
+        raise UsageError(msg)
+    if asked.style == "noisy" and form is not Supervision.SCRIBBLE:
+        msg = (
+            f"--style noisy: only scribbles have a noisy style, but {has}; leave out --style, or use "
+            "--form scribble"
+        )
+        raise UsageError(msg)
 
 
 def _as_declared(recipe: Recipe) -> dict[str, Any]:
