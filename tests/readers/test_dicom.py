@@ -517,3 +517,38 @@ def test_other_secrets_in_damaged_values_are_not_quoted(tmp_path, caplog, recwar
     assert str(problem.value) == f"image 'a.dcm' {DAMAGED}"
     assert not caplog.records
     assert not recwarn.list
+
+
+# ------------------------------------------------------------------------------ spacing and folders
+
+
+def test_pixels_of_unknown_size_have_no_spacing(scans, federation):
+    declared = federation(supervision="none")
+    assert np.allclose(read_folder(scans, declared, "x").train.spacing[0], [2.5, 0.7, 0.7])
+    stack(scans / "images/one", PixelSpacing=None)
+    assert read_folder(scans, declared, "x").train.spacing is None
+    stack(scans / "images/one", PixelSpacing=[0.0, 0.7])
+    assert read_folder(scans, declared, "x").train.spacing is None
+
+
+def test_masks_of_pixels_of_unknown_size_are_compared_by_their_shape(scans, federation, refusal):
+    known = read_folder(scans, federation(empty_slices="keep"), "x").train
+    stack(scans / "images/one", PixelSpacing=None)
+    found = read_folder(scans, federation(empty_slices="keep"), "x").train
+    assert np.array_equal(found.truth, known.truth)  # turned as the image lies, as before
+    nifti_mask(scans, "one", shape=(10, 8, 5))
+    assert "4 x 8 x 10; export both in the same size" in refusal(scans, federation())
+
+
+def test_series_may_lie_in_sub_folders(scans, federation):
+    flat = read_folder(scans, federation(), "x")
+    for place, suffix in (("images", ""), ("masks", ".nii.gz")):
+        (scans / place / "disc").mkdir()
+        for name in ("one", "two"):
+            old = scans / place / (name + suffix)
+            old.rename(scans / place / "disc" / old.name)
+    (scans / "images/disc/DICOMDIR").write_bytes(b"an index")
+    found = read_folder(scans, federation(), "x")
+    assert found.train.case == tuple(f"disc/{case}" for case in flat.train.case)
+    assert np.array_equal(found.train.image, flat.train.image)
+    assert np.array_equal(found.test.truth, flat.test.truth)

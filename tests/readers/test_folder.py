@@ -416,7 +416,8 @@ SEG = [
     (
         "no images folder",
         lambda s: (s.root / "images").rename(s.root / "pictures"),
-        "folder '{root}' of site 'x' has no folder 'images'; put its images there",
+        "folder '{root}' of site 'x' has no folder 'images'; found 4 images in 'pictures': rename it "
+        "to 'images' or link it",
     ),
     (
         "no images",

@@ -463,7 +463,8 @@ BAD = [
             save_json(s, "../secret.json", coco_table()),
             (s.root / "annotations.json").symlink_to(s.root.parent / "secret.json"),
         ),
-        f"{COCO} leads outside its folder by a link; copy the file itself into the folder",
+        "file 'annotations.json' of site 'x' leads outside its folder by a link; copy the file itself "
+        "into the folder",
     ),
     (
         "box",

@@ -206,7 +206,9 @@ def test_annotations_outside_the_folder_and_pipes_are_refused(site, federation, 
     site.masks()
     (tmp_path / "outside.json").write_text('{"images": [], "annotations": []}')
     (site.root / "export.json").symlink_to(tmp_path / "outside.json")
-    outside = "export.json of site 'x' leads outside its folder by a link; copy the file itself"
+    outside = (
+        "file 'export.json' of site 'x' leads outside its folder by a link; copy the file itself"
+    )
     assert inspect_folder(site.root, federation(), "x").errors == (f"{outside} into the folder",)
     site.remove("export.json")
     os.mkfifo(site.root / "notes.json")

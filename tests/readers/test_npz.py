@@ -82,7 +82,15 @@ def test_a_declaration_may_name_it(tmp_path, federation):
         ({"split": np.array(["practice"] * 4)}, "has the split 'practice'; expected"),
         ({"patient": np.zeros(4)}, "is in the splits 'train', 'validation' and 'test'"),
         ({"image": np.full((4, 8, 10), np.nan)}, "holds 80 values that are NaN or infinite"),
-        ({"case": np.array([{}] * 4)}, "cannot be read; it is damaged"),
+        (
+            {"case": np.array([{}] * 4)},
+            "holds Python objects in its array `case`, which are pickled and never read; save plain "
+            "numbers or texts (`dtype=str`)",
+        ),
+        (
+            {name: np.zeros((0, 8, 10)) for name in ("image", "mask")} | {"split": SPLIT[:0]},
+            "has 0 images in its array `image`; save it again with some",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path, federation, changes, sentence):

@@ -8,6 +8,7 @@ import pytest
 from consilia.datasets.phantoms import PHANTOMS
 from consilia.declare import Federation
 from consilia.errors import DataError, DeclarationError, UsageError
+from consilia.readers.check import check_path
 from consilia.readers.site import DATASET, data_root, load_common, load_site, pool
 from consilia.weaken import weaken
 
@@ -153,3 +154,16 @@ def test_the_authors_labels_stand_for_those_that_would_be_drawn(tmp_path):
     assert found.view.known_labels.tolist() == [[False, True]] * 3
     full = load_site(table.with_full_labels(), "a", tmp_path)
     assert np.array_equal(full.view.target, found.train.truth)
+
+
+def test_check_goes_on_after_datasets_and_sites_that_nobody_knows(tmp_path):
+    sites = {"a": "phantom-mixd/cusco", "b": "phantom-mixed/cuzco", "c": "phantom-mixed/cusco"}
+    lines = ['name = "f"', 'task = "segmentation"', 'labels = ["lesion"]']
+    lines += [f'test = "{DATASET}phantom-mixd/common"', f"[image]\nsize = [{SIZE}, {SIZE}]"]
+    lines += [f'[[site]]\nname = "{name}"\ndata = "{DATASET}{at}"' for name, at in sites.items()]
+    (tmp_path / "federation.toml").write_text("\n".join(lines))
+    unknown, nowhere, good, common = (one.inspection for one in check_path(tmp_path))
+    assert "did you mean 'phantom-mixed'" in unknown.errors[0]
+    assert "did you mean 'cusco'" in nowhere.errors[0]
+    assert (good.errors, good.images) == ((), 72)
+    assert "did you mean 'phantom-mixed'" in common.errors[0]

@@ -82,6 +82,44 @@ def test_what_is_drawn_and_saved_is_read_again(tmp_path, federation, way, form, 
     assert np.array_equal(data.test.image, test.image)
 
 
+@pytest.mark.parametrize("way", list(FORMS))
+def test_sub_folders_are_written_and_read_again(tmp_path, federation, way):
+    deep = way == "nifti"
+    train = drawn_cases(volume="scan" if deep else None)
+    test = judged(train, "scan" if deep else None)
+    forms = sorted(FORMS[way], key=lambda form: form != "box")
+    declared = federation(supervision=forms[0], image={"size": SIZE, "channels": 1})
+
+    def moved(cases, prefix):
+        volume = None if cases.volume is None else tuple(prefix + name for name in cases.volume)
+        names = tuple(prefix + name.replace("test", "case") for name in cases.case)
+        return Cases(cases.image, cases.truth, names, cases.group, volume)
+
+    train, test = moved(train, "a.1/b/"), moved(test, "c/")
+    view, provenance = weaken(train, LABELS, declared["x"], seed=0)
+    place = tmp_path / "x"
+    write_folder(place, train, view, declared["x"], LABELS, way, test=test, provenance=provenance)
+    assert inspect_folder(place, declared, "x").errors == ()
+    data = read_folder(place, declared, "x", empty_slices="keep")
+    assert (data.train.case, data.train.volume) == (train.case, train.volume)
+    assert equal(data.view, view)
+    assert np.array_equal(data.train.image, train.image)
+    assert np.array_equal(data.test.truth, test.truth)
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", ".a", "a//b", "a/.b", " "])
+@pytest.mark.parametrize("judges", [False, True])
+def test_names_that_leave_the_folder_are_refused(tmp_path, federation, name, judges):
+    train = drawn_cases()
+    odd = Cases(train.image, train.truth, (name, "b", "c"), train.group)
+    declared = federation(image={"size": SIZE, "channels": 1})
+    view, _ = weaken(train, LABELS, declared["x"], seed=0)
+    own, test = (train, odd) if judges else (odd, judged(train))
+    with pytest.raises(DataError, match="cannot be the name of a file; rename it"):
+        write_folder(tmp_path / "x/y", own, view, declared["x"], LABELS, test=test)
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.mark.parametrize("way", [way for way, forms in FORMS.items() if "rotated-box" in forms])
 def test_a_rotated_box_with_its_center_outside_is_read_again(tmp_path, federation, way):
     truth = np.zeros((1, *SIZE), dtype=np.uint8)

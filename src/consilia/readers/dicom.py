@@ -121,7 +121,7 @@ def _files(path: Path, root: Path, what: str) -> list[Path]:
         return [path]
     files = []
     for entry in scan(path, root, what):
-        if entry.is_dir() or entry.name.upper() == "DICOMDIR":
+        if entry.is_dir():
             continue
         if not is_inside(Path(entry.path), root):
             msg = f"{what} has a file that leads outside its folder by a link; copy the file itself"

@@ -17,8 +17,8 @@ from consilia.errors import DataError, listing
 LARGEST = 1 << 30
 #: The most values that are taken from one file: 2 GiB as numbers of 8 bytes.
 MOST_VALUES = 1 << 28
-#: Files that operating systems leave in folders.
-LITTER = {"thumbs.db", "desktop.ini"}
+#: Files that operating systems leave in folders, and the index of a DICOM disc.
+LITTER = {"thumbs.db", "desktop.ini", "dicomdir"}
 OUTSIDE = "leads outside its folder by a link; copy the file itself into the folder"
 DAMAGED = "cannot be read; it is damaged, cut short or of another type: export it again"
 #: Libraries that log values which they find odd, whoever's they are.
@@ -130,7 +130,7 @@ def _is_shelf(entry: os.DirEntry[str], types: tuple[str, ...], *, series: bool) 
         return False
     try:
         with os.scandir(entry.path) as found:
-            inner = [one for one in found if not one.name.startswith(".")]
+            inner = _kept(found)
     except OSError:
         return False  # told when it is read
     if series and any(is_slice(one) for one in inner):
@@ -140,9 +140,7 @@ def _is_shelf(entry: os.DirEntry[str], types: tuple[str, ...], *, series: bool) 
 
 def is_slice(entry: os.DirEntry[str]) -> bool:
     """Return whether a file of a folder is taken for a slice of its DICOM series."""
-    if entry.is_dir() or entry.name.upper() == "DICOMDIR":
-        return False
-    return entry.name.lower().endswith(".dcm") or "." not in entry.name
+    return not entry.is_dir() and (entry.name.lower().endswith(".dcm") or "." not in entry.name)
 
 
 def scan(folder: Path, root: Path, what: str) -> list[os.DirEntry[str]]:
@@ -150,11 +148,14 @@ def scan(folder: Path, root: Path, what: str) -> list[os.DirEntry[str]]:
     stay_inside(folder, root, what)
     try:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=attrgetter("name"))
+            return sorted(_kept(entries), key=attrgetter("name"))
     except OSError:
         msg = f"{what} may not be read by this user; change its permissions"
         raise DataError(msg) from None
-    return [e for e in found if not e.name.startswith(".") and e.name.lower() not in LITTER]
+
+
+def _kept(entries: Iterable[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
+    return [e for e in entries if not e.name.startswith(".") and e.name.lower() not in LITTER]
 
 
 def split_name(name: str) -> tuple[str, str]:

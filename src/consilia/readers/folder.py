@@ -24,6 +24,10 @@ declares. Tables name images with or without their file type, and slices as "<vo
 Volumes are cut into axial slices, each a case. Of training volumes with masks, only slices that show
 one of the site's labels are used, unless `empty_slices` says otherwise.
 
+Images may lie in sub-folders of `images`, and are then named "<sub>/<stem>"; masks and files of
+annotation tools lie in the same sub-folders, and tables may leave a sub-folder out where only one
+image is called so. Sub-folders are no splits. `images` may be called `JPEGImages`.
+
 Problems go to a `Report`: `read_folder` stops at the first error, `consilia.readers.inspect` runs
 the same functions and collects everything.
 """

@@ -12,6 +12,7 @@ They are looked for in this order, by what lies in the folder:
 | LabelMe | <image>.json beside the images or in `annotations` | all but image labels |
 | CVAT 1.1 | *.xml with <annotations> in the folder | all but image labels |
 
+Files that speak of one image lie in the same sub-folder as it does in `images`, or in none.
 Mask files in `masks` can hold masks, blocks, scribbles and points. Two sources that could both hold
 what the training images of a site are declared to have are refused. Test images are judged by mask
 files, or by the polygons of the same source where there is no folder `masks`.

@@ -129,7 +129,8 @@ def _image_shape(root: Path) -> tuple[tuple[int, int], int]:
     if not files:
         msg = f"{place} holds no images; expected files of type {listing(types, 'or')}"
         raise DataError(msg)
-    kinds = "files and folders" if any(path.is_dir() for path in files) else "files"
+    folders = sum(path.is_dir() for path in files)
+    kinds = "folders" if folders == len(files) else "files and folders" if folders else "files"
     msg = f"none of the {len(files)} {kinds} in {place} can be read as an image"
     raise DataError(msg)
 

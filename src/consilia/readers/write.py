@@ -27,6 +27,7 @@ from consilia.readers.files import Size
 from consilia.readers.shapes import Bitmap, Dots, Shape, render
 from consilia.readers.write_shapes import (
     Drawings,
+    made,
     write_coco,
     write_cvat,
     write_labelme,
@@ -90,6 +91,8 @@ def write_folder(
     """
     form = declaration.supervision
     _check(format, form, cases, view)
+    for part in (cases, test):
+        _check_names(part)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         msg = f"'{path}' is there already; choose a folder that does not exist or is empty"
         raise UsageError(msg)
@@ -139,10 +142,14 @@ def _check(format: Format, form: Supervision, cases: Cases, view: LabelView) -> 
     if len(cases) != len(view):
         msg = f"there are {len(cases)} cases, but the view is of {len(view)}; write those it is of"
         raise DataError(msg)
-    odd = [case for case in cases.case if "/" in case or case.startswith(".") or not case.strip()]
-    if odd:
-        msg = f"case '{odd[0]}' cannot be the name of a file; rename it"
-        raise DataError(msg)
+
+
+def _check_names(cases: Cases | None) -> None:
+    """Refuse cases that cannot be files, or would lie outside the folder."""
+    for name in () if cases is None else (*cases.case, *(cases.volume or ())):
+        if any(part.startswith(".") or not part.strip() for part in name.split("/")):
+            msg = f"case '{name}' cannot be the name of a file; rename it"
+            raise DataError(msg)
 
 
 # ------------------------------------------------------------------------------------------ images
@@ -150,24 +157,24 @@ def _check(format: Format, form: Supervision, cases: Cases, view: LabelView) -> 
 
 def _write_pictures(root: Path, parts: Sequence[Cases]) -> dict[str, str]:
     """Write each image to a file, and return the files' names by case."""
-    (root / "images").mkdir()
     names = {}
     for cases in parts:
         for case, image in zip(cases.case, cases.image, strict=True):
             plain = len(image) in {1, 3}
             names[case] = f"{case}.{'png' if plain else 'npy'}"
             pixels = image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+            path = made(root / "images" / names[case])
             if plain:
-                Image.fromarray(np.ascontiguousarray(pixels)).save(root / "images" / names[case])
+                Image.fromarray(np.ascontiguousarray(pixels)).save(path)
             else:
-                np.save(root / "images" / names[case], pixels)
+                np.save(path, pixels)
     return names
 
 
 def _save_masks(folder: Path, cases: Cases, values: UInt8[np.ndarray, "n h w"]) -> None:
     folder.mkdir(exist_ok=True)
     for case, mask in zip(cases.case, values, strict=True):
-        Image.fromarray(mask).save(folder / f"{case}.png")
+        Image.fromarray(mask).save(made(folder / f"{case}.png"))
 
 
 def _volumes(cases: Cases) -> dict[str, list[int]]:
@@ -196,7 +203,7 @@ def _save_volumes(folder: Path, cases: Cases, values: UInt8[np.ndarray, "n h w"]
     for name, places in _volumes(cases).items():
         stored = np.ascontiguousarray(values[places].transpose(2, 1, 0))
         image = nibabel.Nifti1Image(stored, np.diag([-1.0, -1.0, 1.0, 1.0]))
-        nibabel.save(image, folder / f"{name}.nii.gz")
+        nibabel.save(image, made(folder / f"{name}.nii.gz"))
 
 
 # ------------------------------------------------------------------------------------------ tables

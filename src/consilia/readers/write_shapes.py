@@ -25,6 +25,17 @@ from consilia.weaken.regions import Mask
 Drawings = Mapping[str, Sequence[tuple[str, Shape]]]
 
 
+def made(path: Path) -> Path:
+    """Return a path whose folder is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _named(folder: Path, image: str, suffix: str) -> Path:
+    """Return the file that speaks of an image, in the same sub-folder."""
+    return made(folder / (image.rpartition(".")[0] + suffix))
+
+
 def write_coco(root: Path, drawings: Drawings, labels: tuple[str, ...], size: Size) -> None:
     """Write annotations.json."""
     images: list[dict[str, Any]] = []
@@ -59,7 +70,7 @@ def write_yolo(root: Path, drawings: Drawings, labels: tuple[str, ...], size: Si
             for values in _yolo_values(shape, size)
         ]
         text = "".join(f"{line}\n" for line in lines)
-        (root / "labels" / f"{Path(name).stem}.txt").write_text(text, encoding="utf-8")
+        _named(root / "labels", name, ".txt").write_text(text, encoding="utf-8")
 
 
 def _yolo_values(shape: Shape, size: Size) -> Iterable[list[float]]:
@@ -89,7 +100,7 @@ def write_voc(root: Path, drawings: Drawings, _: tuple[str, ...], size: Size) ->
             edges = (shape.left + 1, shape.top + 1, shape.right + 1, shape.bottom + 1)
             for edge, at in zip(("xmin", "ymin", "xmax", "ymax"), edges, strict=True):
                 ElementTree.SubElement(box, edge).text = str(at)
-        ElementTree.ElementTree(tree).write(root / "annotations" / f"{Path(name).stem}.xml")
+        ElementTree.ElementTree(tree).write(_named(root / "annotations", name, ".xml"))
 
 
 def write_labelme(root: Path, drawings: Drawings, _: tuple[str, ...], size: Size) -> None:
@@ -108,7 +119,7 @@ def write_labelme(root: Path, drawings: Drawings, _: tuple[str, ...], size: Size
             "imageHeight": size[0],
             "imageWidth": size[1],
         }
-        path = root / "images" / f"{Path(name).stem}.json"
+        path = _named(root / "images", name, ".json")
         path.write_text(json.dumps(table), encoding="utf-8")
 
 
