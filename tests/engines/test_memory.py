@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from consilia.engines.memory import DiskWeights, MemoryStore, Spool
+from consilia.engines.memory import MemoryStore, Spool
+from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.errors import MessageError
 from consilia.payload import PackedWeights
 
@@ -34,7 +35,7 @@ def weights():
 
 
 def test_weights_on_disk_are_the_same_weights(tmp_path):
-    waiting = DiskWeights(tmp_path / "w.numbers", PackedWeights.of(weights()))
+    waiting = DiskWeights(Scratch(tmp_path), PackedWeights.of(weights()))
     assert list(waiting) == list(weights())
     assert len(waiting) == 7
     for name, value in waiting.items():
@@ -46,15 +47,38 @@ def test_weights_on_disk_are_the_same_weights(tmp_path):
 def test_a_spool_moves_what_passes_its_cap_and_forgets_it(tmp_path):
     spool = Spool(tmp_path / "spool", cap=4 * 15)
     few = {"w": weights()["w"]}
-    kept = spool.keep("anna", Reply(few, 3)).weights
+    kept = spool.keep(Reply(few, 3)).weights
     assert isinstance(kept, PackedWeights)
     assert torch.equal(kept["w"], few["w"])
-    moved = spool.keep("bo", Reply(few, 4))
+    moved = spool.keep(Reply(few, 4))
     assert isinstance(moved.weights, DiskWeights)
     assert moved.images == 4
     assert torch.equal(moved.weights["w"], few["w"])
     spool.clear()
-    assert not list((tmp_path / "spool").iterdir())
+    with pytest.raises(AssertionError, match="read only until they are released"):
+        moved.weights["w"]
+    spool.keep(Reply(few, 3))
+    spool.keep(Reply(few, 4))
+    assert len(list((tmp_path / "spool").iterdir())) == 1, "the file was written over"
+    spool.remove()
+    assert not (tmp_path / "spool").exists()
+
+
+def test_a_file_is_written_over_only_when_nobody_has_tensors_of_it(tmp_path):
+    scratch = Scratch(tmp_path)
+    one, two = ({"w": torch.full((4,), value)} for value in (1.0, 2.0))
+    first = DiskWeights(scratch, one)
+    held = first["w"][1:]
+    first.release()
+    second = DiskWeights(scratch, two)
+    assert torch.equal(held, torch.ones(3)), "what was read stays as it is"
+    assert torch.equal(second["w"], two["w"])
+    second.release()  # nobody has anything of it
+    path = next(tmp_path.iterdir())
+    third = DiskWeights(scratch, one)
+    assert list(tmp_path.iterdir()) == [path]
+    assert torch.equal(third["w"], one["w"])
+    assert not len(DiskWeights(scratch, {}))
 
 
 def test_a_store_writes_what_was_used_least_and_tells_sites_apart(tmp_path):
@@ -107,7 +131,7 @@ def test_a_view_counts_with_all_that_it_keeps_in_memory(tmp_path):
 
 def test_weights_on_disk_are_read_by_the_stretch(tmp_path):
     packed = PackedWeights.of(weights())
-    waiting = DiskWeights(tmp_path / "w.numbers", packed)
+    waiting = DiskWeights(Scratch(tmp_path), packed)
     assert waiting.nbytes == packed.nbytes
     for run in packed.packing.runs:
         assert torch.equal(waiting.read(run), packed.read(run))

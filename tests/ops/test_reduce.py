@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from consilia.engines.memory import DiskWeights
+from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.ops.reduce import mixtures, normalise, reduce, reduce_whole
 from consilia.payload import PackedWeights
 
@@ -200,9 +200,9 @@ def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
     if form in {"packed", "by group"}:
         updates = {site: PackedWeights.of(update) for site, update in updates.items()}
     elif form == "disk":
+        scratch = Scratch(tmp_path)
         updates = {
-            site: DiskWeights(tmp_path / site, PackedWeights.of(update))
-            for site, update in updates.items()
+            site: DiskWeights(scratch, PackedWeights.of(update)) for site, update in updates.items()
         }
     elif form == "mixed":  # one in another order, one with a tensor more
         updates["a"] = PackedWeights.of({"more": torch.ones(3), **updates["a"]})

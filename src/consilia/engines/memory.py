@@ -7,23 +7,18 @@ import json
 import os
 import shutil
 from collections import OrderedDict, defaultdict
-from collections.abc import ItemsView, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
+from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.errors import MessageError
 from consilia.payload import (
     Json,
-    Packed,
     PackedWeights,
-    Packing,
-    Stretch,
-    Weights,
     build,
-    bytes_of,
     flatten,
     is_whole,
     load,
@@ -32,9 +27,6 @@ from consilia.payload import (
 )
 
 T = TypeVar("T")
-
-#: Where each buffer in a file of bare numbers may begin: at a multiple of the widest element's bytes.
-_ALIGNED = 8
 
 
 class MemoryStore:
@@ -50,6 +42,7 @@ class MemoryStore:
         self._held: OrderedDict[str, Any] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._total = 0
+        self._scratch = Scratch(folder)
         self._aside: dict[str, Aside] = {}
         self._files: dict[str, Path] = {}
         self._of: defaultdict[str, set[str]] = defaultdict(set)
@@ -71,7 +64,9 @@ class MemoryStore:
         while self._total > self.cap and len(self._held) > 1:
             old = next(iter(self._held))
             if old not in self._files:
-                self._aside[old] = Aside.of(self._next_file(), self._held[old])
+                self._aside[old] = Aside.of(
+                    self._next_file(".tree"), self._scratch, self._held[old]
+                )
             self._total -= self._sizes.pop(old)
             del self._held[old]
 
@@ -134,9 +129,9 @@ class MemoryStore:
             self._aside.pop(key).remove()
         return path
 
-    def _next_file(self) -> Path:
+    def _next_file(self, suffix: str = ".safetensors") -> Path:
         self._written += 1
-        return self.folder / f"{self._written:08d}.safetensors"
+        return self.folder / f"{self._written:08d}{suffix}"
 
     def _forget_older(self, key: str) -> None:
         if key in self._aside:
@@ -153,65 +148,20 @@ class Aside:
     tensors: DiskWeights
 
     @classmethod
-    def of(cls, path: Path, value: object) -> Aside:
-        """Put a value aside in two files named after `path`."""
+    def of(cls, path: Path, scratch: Scratch, value: object) -> Aside:
+        """Put a value aside: its tree into a file of its own, its numbers into a scratch file."""
         tree, tensors = flatten(value)
-        path.with_suffix(".tree").write_text(json.dumps(tree), encoding="utf-8")
-        numbers = DiskWeights(path.with_suffix(".numbers"), dict(tensors.items()))
-        return cls(path.with_suffix(".tree"), numbers)
+        path.write_text(json.dumps(tree), encoding="utf-8")
+        return cls(path, DiskWeights(scratch, dict(tensors.items())))
 
     def read(self) -> tuple[Json, Mapping[str, Tensor]]:
         """Return the value as a tree and its tensors."""
         return json.loads(self.tree.read_text(encoding="utf-8")), dict(self.tensors.items())
 
     def remove(self) -> None:
-        """Remove both files."""
+        """Remove the tree, and let the numbers be written over."""
         self.tree.unlink(missing_ok=True)
-        self.tensors.path.unlink(missing_ok=True)
-
-
-class DiskWeights(Packed):
-    """Weights that wait on disk until they are read, and are not kept after.
-
-    The file holds bare numbers, one buffer after another: only this object can read it.
-    """
-
-    def __init__(self, path: Path, weights: Weights) -> None:
-        self.packing = Packing.of(weights)
-        self.path = path
-        self._starts: dict[torch.dtype, int] = {}
-        at = 0
-        with path.open("wb") as handle:
-            for kind, size in self.packing.sizes.items():
-                handle.write(bytes(-at % _ALIGNED))
-                at += -at % _ALIGNED
-                self._starts[kind] = at
-                for piece in _in_order(weights, kind):
-                    handle.write(bytes_of(piece).numpy().data)
-                at += size * kind.itemsize
-        self._size = at
-
-    def read(self, stretch: Stretch) -> Tensor:
-        """Return the numbers of a stretch as one row."""
-        return self._within(self._mapped(), stretch)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.read(self.packing.places[name]).view(self.packing.specs[name][0])
-
-    def items(self) -> ItemsView[str, Tensor]:
-        """Read the file once for all tensors."""
-        held = self._mapped()
-        places, specs = self.packing.places, self.packing.specs
-        return {
-            name: self._within(held, places[name]).view(shape) for name, (shape, _) in specs.items()
-        }.items()
-
-    def _mapped(self) -> Tensor:
-        return torch.from_file(str(self.path), size=self._size, dtype=torch.uint8)
-
-    def _within(self, held: Tensor, stretch: Stretch) -> Tensor:
-        at, each = self._starts[stretch.kind], stretch.kind.itemsize
-        return held[at + stretch.start * each : at + stretch.stop * each].view(stretch.kind)
+        self.tensors.release()
 
 
 class Spool:
@@ -221,10 +171,12 @@ class Spool:
         self.folder = folder
         self.cap = cap
         self._held = 0
+        self._scratch = Scratch(folder)
+        self._moved: list[DiskWeights] = []
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
-    def keep(self, site: str, message: Any) -> Any:
+    def keep(self, message: Any) -> Any:
         """Return the message with its weights in one piece, on disk where the cap has been passed."""
         heavy = {
             f.name: value if isinstance(value, PackedWeights) else PackedWeights.of(value)
@@ -235,28 +187,20 @@ class Spool:
         if self._held + size <= self.cap:
             self._held += size
             return dataclasses.replace(message, **heavy)
-        moved = {
-            name: DiskWeights(self.folder / f"{site}.{name}.numbers", weights)
-            for name, weights in heavy.items()
-        }
+        moved = {name: DiskWeights(self._scratch, weights) for name, weights in heavy.items()}
+        self._moved += moved.values()
         return dataclasses.replace(message, **moved)
 
     def clear(self) -> None:
         """Drop what was held."""
         self._held = 0
-        for path in self.folder.glob("*.numbers"):
-            path.unlink()
+        for weights in self._moved:
+            weights.release()
+        self._moved.clear()
 
     def remove(self) -> None:
         """Remove every file."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _in_order(weights: Weights, kind: torch.dtype) -> Iterable[Tensor]:
-    """Return all numbers of one element type in the order of the tensors, in as few pieces as can be."""
-    if isinstance(weights, PackedWeights):
-        return (weights.buffers[kind],)
-    return (weights[name] for name in Packing.of(weights).names[kind])
 
 
 def _damaged(key: str) -> str:

@@ -93,7 +93,7 @@ class Rounds:
                 self._event(reply.site, f"refused: {error}")
                 continue
             told[reply.site] = _scalars(reply)
-            ups[reply.site] = self.spool.keep(reply.site, message)
+            ups[reply.site] = self.spool.keep(message)
         for site in set(invited) - set(ups) - {event["site"] for event in self.events}:
             self._event(site, "absent: it did not answer")
         missing = len(self.federation.site) - len(known)
