@@ -116,7 +116,7 @@ def main() -> None:
     given, _ = parser.parse_known_args()
     if given.one:
         # A small federation runs more rounds, so that each count is timed over a similar span.
-        rounds = max(3, SITE_ROUNDS // given.one + 2)
+        rounds = max(5, SITE_ROUNDS // given.one + 2)
         trains = not given.engine
         print(json.dumps(measure(given.one, rounds, trains, given.network)))
         return
