@@ -120,14 +120,9 @@ def test_a_preset_gives_each_site_its_own_recipe(call, tmp_path):
 
 
 def test_label_sets_are_unknown_elsewhere_where_labels_occur_together(call, tmp_path):
-    words = ("--preset", "fedlsm-sets", "--size", 32, "--seed", 4, "--out", "weak")
-    call("weaken", "dataset:phantom-findings", *words)
-    federation = read_federation(tmp_path / "weak/federation.toml")
-    truths = federation_truth("phantom-findings", 32, 4)
-    assert {label for site in federation.site for label in site.annotates} == set(federation.labels)
+    federation, truths = dealt(call, tmp_path, "fedlsm-sets", "phantom-findings")
     hidden = 0
     for site in federation.site:
-        assert len(site.annotates) == 3
         own = np.array([label in site.annotates for label in federation.labels])
         found, truth = load_site(federation, site.name, tmp_path / "weak"), truths[site.name]
         assert found.view.known_labels.tolist() == [own.tolist()] * len(truth)
@@ -142,13 +137,8 @@ def test_label_sets_are_unknown_elsewhere_where_labels_occur_together(call, tmp_
 
 
 def test_label_sets_leave_images_of_other_classes_without_a_label(call, tmp_path):
-    words = ("--preset", "fedlsm-sets-exclusive", "--size", 32, "--seed", 4, "--out", "weak")
-    call("weaken", "dataset:phantom-skin", *words)
-    federation = read_federation(tmp_path / "weak/federation.toml")
-    truths = federation_truth("phantom-skin", 32, 4)
-    assert {label for site in federation.site for label in site.annotates} == set(federation.labels)
+    federation, truths = dealt(call, tmp_path, "fedlsm-sets-exclusive", "phantom-skin")
     for site in federation.site:
-        assert len(site.annotates) == 3
         own = np.array([label in site.annotates for label in federation.labels])
         view, truth = (
             load_site(federation, site.name, tmp_path / "weak").view,
@@ -160,6 +150,16 @@ def test_label_sets_leave_images_of_other_classes_without_a_label(call, tmp_path
         assert view.known_labels[mine].all()
         assert not view.target[~mine].any()
         assert (view.known_labels[~mine] == own).all()
+
+
+def dealt(call, tmp_path, preset, dataset):
+    """Return the federation that a preset deals, each label to somebody and three to each, and the truth."""
+    words = ("--preset", preset, "--size", 32, "--seed", 4, "--out", "weak")
+    call("weaken", f"dataset:{dataset}", *words)
+    federation = read_federation(tmp_path / "weak/federation.toml")
+    assert {label for site in federation.site for label in site.annotates} == set(federation.labels)
+    assert {len(site.annotates) for site in federation.site} == {3}
+    return federation, federation_truth(dataset, 32, 4)
 
 
 def federation_truth(dataset, size, seed):

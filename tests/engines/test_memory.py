@@ -186,3 +186,13 @@ def test_what_is_put_aside_comes_back_whole_and_leaves_nothing_behind(tmp_path):
     store.put("anna/memory", Rich({}, {}, 9, 0.5))
     assert store.get("anna/memory", Rich).seen == 9
     assert len(list(folder.iterdir())) == 1, "what is remembered anew leaves no older file"
+
+
+def test_what_is_put_aside_every_round_takes_no_more_room_each_time(tmp_path):
+    store = MemoryStore(tmp_path / "store", cap=1)
+    for number in range(5):
+        for site in ("anna", "bo", "carl"):
+            store.put(f"{site}/memory", Kept(torch.full((6,), float(number))))
+    for suffix in ("tree", "numbers"):
+        assert len(list((tmp_path / "store").glob(f"*.{suffix}"))) <= 3
+    assert store.get("anna/memory", Kept).value[0] == 4

@@ -101,9 +101,14 @@ def wait_for(folder: Path, ready: Callable[[], bool], what: str, seconds: float 
 
 def running(folder: Path) -> bool:
     """Return whether a keeper holds the folder."""
+    return is_held(folder / LOCK)
+
+
+def is_held(lock: Path) -> bool:
+    """Return whether a process holds a lock; those who ask do not take each other for it."""
     try:
-        with (folder / LOCK).open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with lock.open("a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:

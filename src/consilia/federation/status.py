@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Mapping
@@ -86,18 +85,6 @@ def _run_status(path: Path) -> dict[str, Any]:
         "method": spec.method.name,
         "rounds": spec.rounds,
         "finished": folder.finished,
-        "active": _held(path),
+        "active": processes.is_held(path / ".lock"),
         "history": rounds,
     }
-
-
-def _held(path: Path) -> bool:
-    """Return whether a process works on a run folder."""
-    try:
-        with (path / ".lock").open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
