@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from consilia.atomic import write_whole
 from consilia.datasets.contract import SiteData
 from consilia.declare import Federation, SiteDeclaration
 from consilia.declare.read import validate
@@ -249,9 +250,7 @@ class Desk:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / "study.json"
         if not path.exists():
-            part = path.with_suffix(".part")
-            part.write_text(study, encoding="utf-8")
-            part.replace(path)
+            write_whole(path, study)
         elif path.read_text(encoding="utf-8") != study:
             msg = "the study of this run has changed since it began"
             raise MessageError(msg)

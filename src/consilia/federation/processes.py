@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from consilia.atomic import write_whole
 from consilia.errors import RunError, UsageError
 
 LIST = "processes.json"
@@ -66,10 +67,7 @@ def write_list(
         "commands": {k: list(v) for k, v in commands.items()},
         "environment": dict(environment),
     }
-    part = folder / f".{LIST}.part"
-    part.touch(mode=0o600)
-    part.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    part.replace(folder / LIST)
+    write_whole(folder / LIST, json.dumps(table, indent=1) + "\n", mode=0o600)
 
 
 def start(folder: Path) -> None:
@@ -214,9 +212,7 @@ class Keeper:
         self._began[name] = time.monotonic()
         self._log(f"{name} started as {self.children[name].pid}")
         found = {"keeper": os.getpid()} | {k: c.pid for k, c in self.children.items()}
-        part = self.folder / f".{PIDS}.part"
-        part.write_text(json.dumps(found), encoding="utf-8")
-        part.replace(self.folder / PIDS)
+        write_whole(self.folder / PIDS, json.dumps(found))
 
     def _end(self) -> None:
         """End the children, those that were started last first."""

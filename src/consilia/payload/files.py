@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from consilia.atomic import whole_file
 from consilia.errors import MessageError
 from consilia.payload.codec import build, flatten
 from consilia.payload.kinds import Json, Layout, Weights
@@ -33,11 +33,8 @@ def save_flat(path: Path, tree: Json, tensors: Weights) -> None:
             each = each.clone()  # safetensors refuses tensors that share memory
         seen.add(each.untyped_storage().data_ptr())
         plain[name] = each
-    part = path.with_name(f".{path.name}.part")
-    save_file(plain, part, metadata={"tree": json.dumps(tree)})
-    with part.open("rb+") as handle:
-        os.fsync(handle.fileno())
-    part.replace(path)
+    with whole_file(path) as part:
+        save_file(plain, part, metadata={"tree": json.dumps(tree)})
 
 
 def is_whole(path: Path) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 import consilia
+from consilia.atomic import write_whole
 from consilia.declare import COMMON
 from consilia.errors import UsageError, reason
 from consilia.evaluate.selection import RULES
@@ -26,15 +26,11 @@ def write_report(run: Path) -> Path:
     record = Record.read(Path(run))
     html = _template().render(**_context(record))
     page = record.path / "report.html"
-    part = page.with_name(f".{page.name}.{os.getpid()}.part")
     try:
-        part.write_text(html, encoding="utf-8")
-        part.replace(page)
+        write_whole(page, html)
     except OSError as error:
         msg = f"page '{page}' cannot be written: {reason(error)}; copy the run folder elsewhere"
         raise UsageError(msg) from None
-    finally:
-        part.unlink(missing_ok=True)
     return page
 
 

@@ -20,6 +20,7 @@ import tomli_w
 from pydantic import TypeAdapter
 
 import consilia
+from consilia.atomic import write_whole
 from consilia.declare.read import read_toml, validate
 from consilia.errors import MessageError, RunError, UsageError, reason
 from consilia.runs.results import LINES, Cases, Findings, Metrics, Portraits
@@ -358,12 +359,7 @@ def _version(package: str) -> str | None:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    part.replace(path)
+    write_whole(path, text)
 
 
 def _sync(folder: Path) -> None:
