@@ -528,6 +528,29 @@ def test_check_a_sites_own_file_and_a_bare_folder(call, here):
     assert call(*bare).out.endswith("1 site checked, no errors\n")
 
 
+def test_check_a_study_as_its_setting_declares_it(call, capfd, monkeypatch, here):
+    shown = call("check", "phantom-mixed@uul", "--site", "bergen").out
+    assert "declared 'none'; images per form: none 48, mask 48" in shown
+    assert shown.endswith("1 site checked, no errors\n")
+    found = json.loads(call("check", "shapes/run.toml", "--json").out)
+    assert [one["site"] for one in found] == ["anna", "bo"]
+    missing = consilia(capfd, monkeypatch, "check", "breast", "--data", "nowhere")
+    assert missing.code == 3
+    assert "busi: no image could be read\n  error: dataset 'breast' has no" in missing.out
+    twice = ("check", "phantom-mixed", "--federation", "shapes/federation.toml")
+    ended = consilia(capfd, monkeypatch, *twice)
+    assert (ended.code, ended.err) == (
+        2,
+        "consilia: 'phantom-mixed' has a federation of its own, so that --federation says nothing; "
+        "leave it out\n",
+    )
+
+
+def test_check_takes_a_folder_before_a_study_of_its_name(call, here):
+    (here / "shapes").rename(here / "phantom-mixed")
+    assert call("check", "phantom-mixed").out.startswith("anna: 9 images")
+
+
 # ------------------------------------------------------------------------------------- ending early
 
 

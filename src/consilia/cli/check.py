@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilia.cli.options import AsJson, Data, writable
+from consilia.cli.options import AsJson, Data, data_of, is_study, writable
 from consilia.cli.show import number, out_json, plural, size, table
+from consilia.errors import UsageError
 
 if TYPE_CHECKING:
     from consilia.readers.check import Checked
+    from consilia.readers.inspect import Inspection
 
 EXAMPLES = (
     "consilia check federation.toml",
     "consilia check federation.toml --sheet sheets",
     "consilia check data/lima --federation federation.toml --site lima",
+    "consilia check breast --data downloads",
 )
 
 
 def check(
     path: Annotated[
         Path,
-        typer.Argument(help="A federation.toml, a site.toml, or a site's folder or .npz file."),
+        typer.Argument(
+            help="A federation.toml, a site.toml, a site's folder or .npz file, a run.toml or a "
+            "built-in study (STUDY@SETTING)."
+        ),
     ],
     federation: Annotated[
         Path | None,
@@ -41,9 +48,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Say in plain words what is wrong with a site's folder or a declaration."""
-    from consilia.readers.check import check_path
-
-    found = check_path(path, federation=federation, only=site, data=data)
+    found = _look(path, federation, site, data)
     checked = [one.inspection for one in found]
     if sheet is not None:
         _draw(found, sheet)
@@ -66,9 +71,34 @@ def check(
         typer.echo(f"{plural(len(checked), 'site')} checked, no errors")
 
 
+def _look(
+    path: Path, federation: Path | None, site: str | None, data: Path | None
+) -> tuple[Checked, ...]:
+    """Check what is on disk, or what a study says it needs there."""
+    from consilia.readers.check import check_federation, check_path
+
+    named = str(path)
+    if not is_study(named):
+        return check_path(path, federation=federation, only=site, data=data)
+    from consilia.engines.inprocess import load_own
+    from consilia.runs.spec import read_spec
+
+    if federation is not None:
+        msg = f"'{named}' has a federation of its own, so that --federation says nothing; leave it out"
+        raise UsageError(msg)
+    spec = read_spec(named)
+    return check_federation(
+        spec.federation, data_of(named, data), only=site, load=partial(load_own, spec)
+    )
+
+
 def _show(checked: Checked) -> None:
     """Print what a site holds, by form and by label, and everything that is wrong with it."""
     one = checked.inspection
+    if not one.images:
+        typer.echo(f"{one.site or one.path}: no image could be read")
+        _show_problems(one)
+        return
     rows = [
         [label, str(held.images), number(None if held.share is None else held.share * 100, 2)]
         for label, held in one.labels.items()
@@ -80,6 +110,10 @@ def _show(checked: Checked) -> None:
         title += f"\n{how} '{one.form}'; images per form: {_counts(one.forms) or 'none'}"
     masks = f" in masks ({', '.join(one.looked_at)})" if one.looked_at else ""
     table(title, ["label", "images", f"% of pixels{masks}"], rows)
+    _show_problems(one)
+
+
+def _show_problems(one: Inspection) -> None:
     for problem in one.problems:
         typer.echo(f"  {problem.severity}: {problem.sentence}")
 

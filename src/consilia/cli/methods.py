@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from consilia.cli.options import AsJson
+from consilia.cli.options import AsJson, is_study
 from consilia.cli.show import out_json, table
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def _declared(named: str) -> Federation:
     from consilia.declare.read import read_federation
     from consilia.runs.spec import read_spec
 
-    path = Path(named)
-    if (path.suffix == ".toml" or path.is_file()) and path.name != "run.toml":
+    if not is_study(named) and ((path := Path(named)).suffix == ".toml" or path.is_file()):
         return read_federation(path)
     return read_spec(named).federation

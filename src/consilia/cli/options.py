@@ -68,6 +68,15 @@ def spec_of(
     return read_spec(study, {**given, **changed})
 
 
+def is_study(named: str) -> bool:
+    """Whether an argument names a run file or a built-in study, and no federation, folder or file."""
+    from consilia.runs.spec import studies
+
+    name, sign, _ = named.partition("@")
+    path = Path(name)
+    return bool(sign) or path.name == "run.toml" or (name in studies() and not path.exists())
+
+
 def said_again(key: str, changes: Iterable[str]) -> list[str]:
     """Return the changes that would change a key: itself, or a table that it is in."""
     return [change for change in changes if f"{key}.".startswith(f"{change}.")]

@@ -80,16 +80,32 @@ def check_path(
             msg = f"'{path}' is the file of site '{site.name}', not of '{only}'; leave --site out"
             raise UsageError(msg)
         declared, name = _belongs(path, federation, site.name, site)
-        return (_inspect(declared, name, data_root(data, path.parent)),)
+        return check_federation(declared, data_root(data, path.parent), only=name)
     if federation is not None:
         msg = f"'{path}' is a federation itself, so that --federation says nothing; leave it out"
         raise UsageError(msg)
-    declared = read_federation(path)
-    names = declared.sites if only is None else (_known(declared, only),)
-    root = data_root(data, path.parent)
-    checked = [_inspect(declared, name, root) for name in names]
-    if declared.test is not None and only is None:
-        checked.append(_inspect_common(declared, root))
+    return check_federation(read_federation(path), data_root(data, path.parent), only=only)
+
+
+def check_federation(
+    federation: Federation,
+    root: Path,
+    *,
+    only: str | None = None,
+    load: Callable[[Federation, str, Path], SiteData] = load_site,
+) -> tuple[Checked, ...]:
+    """Return what each site of a federation holds and everything that is wrong with it.
+
+    Args:
+        federation: The declaration.
+        root: Where relative paths begin.
+        only: Check this site alone.
+        load: Loads the data of one site.
+    """
+    names = federation.sites if only is None else (_known(federation, only),)
+    checked = [_inspect(federation, name, root, load) for name in names]
+    if federation.test is not None and only is None:
+        checked.append(_inspect_common(federation, root))
     return tuple(checked)
 
 
@@ -120,11 +136,16 @@ def _only_test(cases: Cases | None) -> SiteData:
     return SiteData(cases, LabelView(cases.truth, known), None, cases)
 
 
-def _inspect(federation: Federation, name: str, root: Path) -> Checked:
+def _inspect(
+    federation: Federation,
+    name: str,
+    root: Path,
+    loader: Callable[[Federation, str, Path], SiteData],
+) -> Checked:
     reference = federation[name].data
     if reference.endswith(SUFFIX):
         return _inspect_npz(root / reference, federation, name)
-    load = partial(load_site, federation, name, root)
+    load = partial(loader, federation, name, root)
     if not reference.startswith(DATASET):
         return Checked(inspect_folder(root / reference, federation, name), federation, load)
     folder = Folder(root, federation, name)

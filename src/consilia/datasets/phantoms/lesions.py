@@ -40,7 +40,7 @@ SCANNERS = (
     Scanner(blur=(0.02, 0.035), contrast=0.75, level=0.05, lines=0.02, noise=0.03, drift=0.2),
 )
 #: The scanner of a site is never used: patients bring the one they were examined with.
-SITES = {site: Site(8, 3, SCANNERS[0]) for site in ("graz", "hanoi", "izmir", "jaipur")}
+SITES = {site: Site(8, 6, SCANNERS[0]) for site in ("graz", "hanoi", "izmir", "jaipur")}
 
 
 @dataclass(frozen=True)
