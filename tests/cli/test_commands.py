@@ -422,6 +422,18 @@ def test_predict_writes_masks_at_the_images_own_size(call, here):
     assert alone.read_bytes() == among.read_bytes()
 
 
+def test_predict_keeps_the_sub_folders_of_images(call, here):
+    call("run", "shapes", "--json")
+    images = sorted((here / "shapes/anna/images").iterdir())[:3]
+    for place, image in zip(("", "monday", "tuesday/late"), images, strict=True):
+        (here / "new" / place).mkdir(parents=True, exist_ok=True)
+        shutil.copy(image, here / "new" / place / "scan.png")
+    shown = call("predict", "runs/shapes/fedavg-0", "new", "--out", "masks").out
+    assert shown == "3 images -> masks\n"
+    found = {str(path.relative_to(here / "masks")) for path in (here / "masks").rglob("*.png")}
+    assert found == {"scan.png", "monday/scan.png", "tuesday/late/scan.png"}
+
+
 def test_predict_fills_an_empty_folder(call, here, monkeypatch):
     call("run", "shapes", "--json")
     for name in ("empty", "inside"):

@@ -146,7 +146,7 @@ def test_lesion_patients_are_dealt_to_exactly_one_site():
         for site in PHANTOMS["phantom-lesions"].sites
     ]
     patients = [patient for pair in dealt for cases in pair for patient in sorted(set(cases.group))]
-    assert len(patients) == len(set(patients)) == 4 * (8 + 3)
+    assert len(patients) == len(set(patients)) == 4 * (8 + 6)
 
 
 def test_lesion_slices_all_show_a_lesion_and_know_their_volume():

@@ -145,6 +145,7 @@ def _write_mask(target: Path, file: Unlabelled, masks: np.ndarray, federation: F
 
     A single label is drawn as 255 in a picture, to be seen.
     """
+    (target / file.name).parent.mkdir(parents=True, exist_ok=True)
     height, width = file.stored
     own = np.stack(
         [

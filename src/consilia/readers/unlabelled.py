@@ -20,7 +20,7 @@ class Unlabelled:
     """One file: a picture, or the planes of a volume.
 
     Attributes:
-        name: The file's stem, or the folder of its series.
+        name: The file's stem, or the folder of its series; in a sub-folder as "<sub>/<stem>".
         path: The file or folder.
         image: At the size and with the channels that were asked for; one, or one per plane.
         stored: The height and width of the file.
@@ -38,7 +38,8 @@ def read_unlabelled(folder: Path, size: Size, channels: int) -> Iterator[Unlabel
     """Yield the images of a folder (or of its `images` folder) by name, one file in memory at a time.
 
     Args:
-        folder: Holds images and nothing else, or a folder `images` that does; or a single image.
+        folder: Holds images and nothing else, some perhaps in sub-folders, or a folder `images` that does;
+            or a single image.
         size: Height and width that all images are brought to.
         channels: That all images are brought to.
     """
@@ -71,7 +72,7 @@ def _all_files(folder: Path, who: str, types: tuple[str, ...]) -> dict[str, Path
         raise DataError(msg)
     inner = image_folder(folder)
     place = inner if inner.is_dir() else folder
-    files = list_files(place, folder, "image", who, types, refuse, series=True)
+    files = list_files(place, folder, "image", who, types, refuse, series=True, nested=True)
     if not files:
         msg = f"{who} holds no images; expected files of type {listing(types)}"
         raise DataError(msg)
