@@ -39,6 +39,15 @@ def test_a_secret_file_is_secret_from_the_start(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_who_may_read_it_does_not_depend_on_how_it_is_filled(tmp_path):
+    path, other = tmp_path / "kept.json", tmp_path / "other"
+    with whole_file(path) as part:
+        other.touch(mode=0o600)
+        other.replace(part)
+    write_whole(tmp_path / "plain.json", "")
+    assert path.stat().st_mode == (tmp_path / "plain.json").stat().st_mode
+
+
 def _write_often(path, letter):
     for _ in range(200):
         write_whole(path, letter * 1000)

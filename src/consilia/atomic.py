@@ -23,7 +23,9 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
     try:
         part.touch(mode=mode)
+        allowed = part.stat().st_mode
         yield part
+        part.chmod(allowed)  # who fills it may have put a file of its own there, as safetensors does
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
         part.replace(path)

@@ -1,6 +1,7 @@
 """Every command does what it says, on a toy study; results go to stdout, everything else to stderr."""
 
 import csv
+import errno
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from consilia.cli.main import app
 from consilia.cli.show import table
 from consilia.engines import inprocess
 from consilia.methods import METHODS
+from consilia.readers import check
 from tests.cli.support import consilia, flat, tree, write_csv, write_study, write_toml
 
 COMMANDS = flat(get_command(app))
@@ -434,6 +436,26 @@ def test_predict_keeps_the_sub_folders_of_images(call, here):
     assert found == {"scan.png", "monday/scan.png", "tuesday/late/scan.png"}
 
 
+def test_predict_leaves_nothing_behind_and_never_reads_its_own_masks(
+    call, here, capfd, monkeypatch
+):
+    call("run", "shapes", "--json")
+    shutil.copytree(here / "shapes/anna/images", here / "new")
+    inside = consilia(
+        capfd, monkeypatch, "predict", "runs/shapes/fedavg-0", "new", "--out", "new/m"
+    )
+    assert (inside.code, inside.err) == (
+        2,
+        "consilia: --out new/m lies in 'new', whose images are read; choose another --out\n",
+    )
+    (here / "new/zzz.png").write_bytes(b"no picture")
+    before = tree(here / "runs")
+    ended = consilia(capfd, monkeypatch, "predict", "runs/shapes/fedavg-0", "new")
+    assert ended.code == 3
+    assert tree(here / "runs") == before
+    assert not (here / "runs/shapes/fedavg-0/predicted").exists()
+
+
 def test_predict_fills_an_empty_folder(call, here, monkeypatch):
     call("run", "shapes", "--json")
     for name in ("empty", "inside"):
@@ -456,7 +478,6 @@ def test_predict_writes_probabilities(call, here):
 
 
 def test_report_writes_one_page(call, here):
-    pytest.importorskip("consilia.report.page")
     call("run", "shapes", "--json")
     assert (
         call("report", "runs/shapes/fedavg-0").out == "report   runs/shapes/fedavg-0/report.html\n"
@@ -466,7 +487,6 @@ def test_report_writes_one_page(call, here):
 
 @pytest.mark.slow
 def test_demo_ends_with_a_report(call, here):
-    pytest.importorskip("consilia.report.page")
     ended = call("demo", "--rounds", "1", "--out", "demo")
     assert "each hospital alone" in ended.out
     assert ended.out.endswith("report   demo/fedavg-0/report.html\n")
@@ -527,6 +547,19 @@ def test_check_goes_on_after_a_dataset_that_cannot_be_loaded(here, capfd, monkey
     assert {sheet.stem for sheet in (here / "sheets").iterdir()} == {"anna", "bo"}
 
 
+def test_check_writes_no_sheet_over_a_file(here, capfd, monkeypatch):
+    (here / "sheets").mkdir()
+    (here / "sheets/bo.png").write_bytes(b"a patient")
+    ended = consilia(capfd, monkeypatch, "check", "shapes", "--sheet", "sheets")
+    assert (ended.code, ended.err) == (
+        2,
+        "consilia: file 'sheets/bo.png' is there already; name another folder with --sheet, or "
+        "remove it\n",
+    )
+    assert (here / "sheets/bo.png").read_bytes() == b"a patient"
+    assert not (here / "sheets/anna.png").exists()
+
+
 def test_check_a_sites_own_file_and_a_bare_folder(call, here):
     own = {"site": {"name": "anna", "data": "anna", "annotates": ["round"]}}
     write_toml(here / "shapes/site.toml", own)
@@ -564,6 +597,48 @@ def test_check_takes_a_folder_before_a_study_of_its_name(call, here):
 
 
 # ------------------------------------------------------------------------------------- ending early
+
+
+@pytest.mark.parametrize(
+    "words", ["cite {}", "check {}", "methods --for {}", "weaken {}", "run shapes --data {}"]
+)
+def test_a_name_that_no_file_can_have_gets_one_sentence(here, capfd, monkeypatch, words):
+    long = "x" * 300
+    ended = consilia(capfd, monkeypatch, *words.format(long).split())
+    assert ended.code in (2, 3)
+    assert ended.err.count("\n") == 1
+    assert "an error of ours" not in ended.err
+
+
+def closed(path):
+    """Raise what the operating system says of a path that this user may not enter."""
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_a_file_that_may_not_be_read_gets_one_sentence(here, capfd, monkeypatch):
+    monkeypatch.setattr("consilia.readers.check.read_federation", closed)
+    ended = consilia(capfd, monkeypatch, "check", "shapes")
+    assert (ended.code, ended.err) == (
+        3,
+        "consilia: 'shapes/federation.toml' cannot be used: permission denied; ask whoever owns it "
+        "for the right to read and write it\n",
+    )
+
+
+def test_a_site_that_may_not_be_entered_does_not_keep_others_from_being_checked(
+    here, capfd, monkeypatch
+):
+    honest = check.inspect_folder
+    monkeypatch.setattr(
+        check,
+        "inspect_folder",
+        lambda path, *rest: closed(path / "images") if path.name == "anna" else honest(path, *rest),
+    )
+    ended = consilia(capfd, monkeypatch, "check", "shapes")
+    assert ended.code == 3
+    assert "anna: no image could be read\n" in ended.out
+    assert "'shapes/anna/images' of site 'anna' cannot be read: permission denied; " in ended.out
+    assert "bo: 9 images" in ended.out
 
 
 def fail_with(monkeypatch, error):

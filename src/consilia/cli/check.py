@@ -128,10 +128,14 @@ def _draw(found: tuple[Checked, ...], folder: Path) -> None:
 
     with writable(folder, "--sheet"):
         folder.mkdir(parents=True, exist_ok=True)
-    for one in found:
+    sheets = [folder / f"{one.inspection.site or 'folder'}.png" for one in found]
+    for path in sheets:
+        if path.exists():
+            msg = f"file '{path}' is there already; name another folder with --sheet, or remove it"
+            raise UsageError(msg)
+    for one, path in zip(found, sheets, strict=True):
         inspection = one.inspection
         if inspection.usable:
-            path = folder / f"{inspection.site or 'folder'}.png"
             data = one.load()
             with writable(path, "--sheet"):
                 draw_contact_sheet(data, one.federation.labels, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -30,10 +31,27 @@ from consilia.cli import (
 )
 from consilia.cli.command import Command, examples
 from consilia.cli.show import err
-from consilia.errors import ConsiliaError, suggestion
+from consilia.errors import ConsiliaError, DataError, reason, suggestion
 
 #: What Ctrl-C ends with, as shells have it.
 STOPPED = 130
+
+#: What the operating system may say against a file wherever one is touched, and the way out.
+WAYS_OUT = {
+    errno.EACCES: "ask whoever owns it for the right to read and write it",
+    errno.EPERM: "ask whoever owns it for the right to read and write it",
+    errno.ENAMETOOLONG: "give it a shorter name",
+    errno.ELOOP: "its links lead in a circle: name the file itself",
+    errno.ENOSPC: "make room there, and give the command again",
+    errno.EDQUOT: "make room there, and give the command again",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOTDIR: "a part of the path is a file: check the path",
+    errno.EIO: "the disk fails: copy what it holds elsewhere",
+}
+
+# Threads that wait for work sleep rather than spin: a run on a machine with other work is then several times
+# as fast. OpenMP reads this when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 app = typer.Typer(
     name="consilia",
@@ -101,6 +119,9 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("CONSILIA_DEBUG"):
             raise
+        if isinstance(error, OSError) and error.filename and error.errno in WAYS_OUT:
+            err(f"'{error.filename}' cannot be used: {reason(error)}; {WAYS_OUT[error.errno]}")
+            sys.exit(DataError.exit_code)
         with tempfile.NamedTemporaryFile(
             "w", prefix="consilia-", suffix=".log", delete=False, encoding="utf-8"
         ) as log:

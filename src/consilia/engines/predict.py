@@ -35,6 +35,9 @@ def predict_folder(run: Path, folder: Path, target: Path, site: str | None = Non
     store = RunFolder.open(run)
     spec = store.spec()
     refuse_full(target)
+    if folder.is_dir() and target.resolve().is_relative_to(folder.resolve()):
+        msg = f"--out {target} lies in '{folder}', whose images are read; choose another --out"
+        raise UsageError(msg)
     federation = spec.federation
     found = read_unlabelled(folder, federation.image.size, federation.image.channels)
     first = next(found)  # a folder that cannot be used is refused before anything is written

@@ -13,7 +13,14 @@ import numpy as np
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import COMMON, Federation, SiteDeclaration
 from consilia.declare.read import read_federation, read_site, read_toml, validate
-from consilia.errors import DataError, DeclarationError, UsageError, listing, suggestion
+from consilia.errors import (
+    DataError,
+    DeclarationError,
+    UsageError,
+    listing,
+    reason,
+    suggestion,
+)
 from consilia.labels import LabelView
 from consilia.readers.entries import Folder, Split
 from consilia.readers.folder import read_folder
@@ -146,9 +153,17 @@ def _inspect(
     if reference.endswith(SUFFIX):
         return _inspect_npz(root / reference, federation, name)
     load = partial(loader, federation, name, root)
-    if not reference.startswith(DATASET):
-        return Checked(inspect_folder(root / reference, federation, name), federation, load)
     folder = Folder(root, federation, name)
+    if not reference.startswith(DATASET):
+        try:
+            found = inspect_folder(root / reference, federation, name)
+        except OSError as error:  # one closed folder does not keep others from being checked
+            msg = (
+                f"'{error.filename}' of site '{name}' cannot be read: {reason(error)}; check the path "
+                "and who may read it"
+            )
+            found = _unread(str(root / reference), folder, DataError(msg))
+        return Checked(found, federation, load)
     try:
         loaded = load()  # drawn or public, and complete by construction: it is only counted
     except (DeclarationError, UsageError) as problem:  # also a dataset that nobody knows

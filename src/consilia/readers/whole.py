@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from consilia.errors import UsageError, reason
@@ -17,6 +17,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
     Args:
         out: A folder that does not exist, or is empty.
     """
+    missing = [folder for folder in out.parents if not folder.exists()]
     try:
         there = out.is_dir()  # then only it need be writable, as where it is mounted
         beside = out if there else out.parent
@@ -33,3 +34,7 @@ def whole_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         msg = f"folder '{out}' cannot be written: {reason(error)}; choose another --out"
         raise UsageError(msg) from None
+    finally:
+        for folder in missing:
+            with suppress(OSError):  # not empty: it holds what was made
+                folder.rmdir()
