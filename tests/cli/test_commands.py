@@ -695,7 +695,7 @@ def test_a_run_that_fails_says_why(here, capfd, monkeypatch):
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == (
         "consilia: round 1: 1 of the invited sites gave a usable update and min_sites is 2; "
-        "correct that, and give the command again\n"
+        "correct that, and give the command again with another --out\n"
     )
 
 

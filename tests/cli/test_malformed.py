@@ -4,6 +4,7 @@ Each row: what it is, the command, how the good study is spoilt, the exit code a
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,6 +151,18 @@ def other_protocol():
 def unfinished(spoil):
     """Spoil a run that has its last checkpoint, but not yet its numbers."""
     return several(remove(f"{FINISHED}/metrics.json"), spoil)
+
+
+def by_hand(path, old, new):
+    return lambda: Path(path).write_text(Path(path).read_text().replace(old, new, 1))
+
+
+def link(path, target):
+    return lambda: (Path(path).unlink(), Path(path).symlink_to(Path(target).resolve()))
+
+
+def pipe(path):
+    return lambda: (Path(path).unlink(), os.mkfifo(path))
 
 
 def one_patient():
@@ -590,7 +603,7 @@ CASES = [
         "check federation.toml --sheet notes",
         lambda: Path("notes/anna.png").mkdir(parents=True),
         2,
-        "--sheet notes/anna.png cannot be written (is a directory); choose another --sheet",
+        "file 'notes/anna.png' is there already; name another folder with --sheet, or remove it",
     ),
     command(
         "check a folder of which site",
@@ -1201,6 +1214,53 @@ CASES = [
         "spec.toml of run 'runs/toy/fedavg-0': 'study' is 3; expected text",
     ),
     Case(
+        "spec of a run changed by hand",
+        f"resume {FINISHED}",
+        unfinished(by_hand(f"{FINISHED}/spec.toml", "seed = 0", "seed = 7")),
+        1,
+        f"spec.toml of run '{FINISHED}' is not the one that its rounds were made with; put it back as "
+        "it was, or begin a new run with another --out",
+    ),
+    Case(
+        "progress of another round",
+        f"resume {FINISHED}",
+        unfinished(by_hand(f"{LATEST}/progress.json", '"round": 1', '"round": 99')),
+        4,
+        f"checkpoint '{LATEST}' cannot be used: file 'progress.json' is of round 99; expected 1; "
+        f"{FROM_ONE}",
+    ),
+    Case(
+        "data of a run is not ours",
+        f"resume {FINISHED}",
+        unfinished(text(f"{FINISHED}/data.json", "[1]")),
+        2,
+        f"data.json of run '{FINISHED}' does not hold what a run writes there; if images and labels "
+        "are the same as before, remove it and `consilia resume` the run",
+    ),
+    Case(
+        "lock of a run leads elsewhere",
+        f"resume {FINISHED}",
+        unfinished(link(f"{FINISHED}/.lock", "run.toml")),
+        1,
+        f"lock '{FINISHED}/.lock' is a link or no plain file; remove it, and give the command again",
+    ),
+    Case(
+        "rounds of a run are a pipe",
+        f"resume {FINISHED}",
+        unfinished(pipe(f"{FINISHED}/rounds.jsonl")),
+        2,
+        f"rounds.jsonl of run '{FINISHED}' cannot be read: it is not a plain file; let this user "
+        "read it, or put back what was there",
+    ),
+    Case(
+        "checkpoint is a pipe",
+        f"predict {FINISHED} new",
+        several(new_image, pipe(CHECKPOINT)),
+        2,
+        f"checkpoint '{LATEST}' cannot be used: 'server.safetensors' cannot be read: it is not a plain "
+        "file; let this user read it, or put back what was there",
+    ),
+    Case(
         "predict no run",
         "predict notes anna",
         plain_folder,
@@ -1480,6 +1540,100 @@ CASES = [
         site(supervision="box"),
         "site 'anna' has no table boxes.csv, but its supervision is 'box'; add one with the "
         "columns image, label, left, top, right, bottom",
+    ),
+    # --- names, dates and numbers that no file should hold
+    declared(
+        "federation named by a date",
+        several(
+            federation(name=None),
+            lambda: FEDERATION.write_text(f"name = 2020-01-01\n{FEDERATION.read_text()}"),
+        ),
+        "'name' is 2020-01-01; expected no date or time: put text in quotes",
+    ),
+    declared(
+        "federation without a name",
+        federation(name=""),
+        "federation name '' must be 1 to 63 characters without '/' and ',' and without space at its "
+        "ends; rename it",
+    ),
+    declared(
+        "federation name with an escape",
+        federation(name="a\x1b[31mred"),
+        "federation name 'a\\x1b[31mred' must be 1 to 63 characters without '/' and ',' and without "
+        "space at its ends; rename it",
+    ),
+    declared(
+        "region with a slash",
+        federation(regions={"a/b": ["round"]}),
+        "region 'a/b' must be 1 to 63 characters without '/' and ',' and without space at its ends; "
+        "rename it",
+    ),
+    declared(
+        "region named as another label",
+        federation(regions={"round": ["square"]}),
+        "region 'round' has the name of a label that it does not unite; rename it, or add 'round' to it",
+    ),
+    asked(
+        "study of a space",
+        run(study=" "),
+        "study ' ' must be 1 to 63 characters without '/' and ',' and without space at its ends; "
+        "rename it",
+    ),
+    Case(
+        "endless number of rounds",
+        "run .",
+        text(RUN, f"rounds = {'9' * 5000}"),
+        2,
+        "file 'run.toml' cannot be read: a whole number has thousands of digits; write a smaller one",
+    ),
+    command(
+        "endless number in a change",
+        f"run . --set rounds={'9' * 5000}",
+        "--set rounds: a whole number has thousands of digits; write a smaller one",
+    ),
+    # --- what a command line would drop in silence
+    command(
+        "no lanes",
+        "run . --set engine.lanes=0",
+        "study/run.toml: 'engine.lanes' is 0; expected at least 1 or 'auto'",
+    ),
+    command(
+        "a change said twice",
+        "run . --set rounds=1 --set rounds=2",
+        "--set rounds=1 and --set rounds=2 both say what 'rounds' is; leave out one of them",
+    ),
+    command(
+        "a part of a list changed",
+        "run . --set federation.site.0.name=x",
+        "--set federation.site.0.name: 'federation.site' is a list, of which no part can be changed "
+        "alone; give all of it (--set federation.site=[...]), or change the file",
+    ),
+    command(
+        "compare a setting said by both options",
+        "compare . --methods fedavg,fedprox:mu=1 --set method.mu=2",
+        "--set method.mu and --methods fedprox:mu=1 both say what 'mu' is; leave out one of them",
+    ),
+    command(
+        "compare a setting said twice",
+        "compare . --methods fedprox:mu=1:mu=2",
+        "--methods fedprox:mu=1:mu=2 says more than once what 'mu' is; say it once",
+    ),
+    command(
+        "contact sheet of nothing",
+        "datasets --out x.png",
+        "--out x.png is for a contact sheet, but none is asked for; add --preview NAME, or leave "
+        "--out out",
+    ),
+    command(
+        "card and contact sheet at once",
+        "datasets --card breast --preview phantom-mixed",
+        "--card breast and --preview phantom-mixed are two commands; give one of them at a time",
+    ),
+    asked(
+        "nobody in a round",
+        run(rounds=3, participation={"absent": {"anna": [2, 3], "bo": [2]}}),
+        "participation leaves nobody in round 2: each site is absent then, or joins later; let at "
+        "least one site take part in it",
     ),
 ]
 

@@ -78,6 +78,26 @@ def test_labels_that_cannot_name_a_column_or_a_metric_are_refused(label):
         federation(labels=["liver", "spleen", "kidney", label])
 
 
+ODD = ["", " ", "a ", "a/b", "a,b", "a\nb", "a\x1b[31mred", "x" * 64]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_federations_and_regions_are_named_as_labels_are(name):
+    with pytest.raises(
+        DeclarationError, match=r"(?s)federation name '.*' must be 1 to 63 characters"
+    ):
+        federation(name=name)
+    with pytest.raises(DeclarationError, match=r"(?s)region '.*' must be 1 to 63 characters"):
+        federation(regions={name: ["liver"]})
+
+
+def test_a_region_may_have_the_name_of_a_label_that_it_unites():
+    regions = {"liver": ["liver", "spleen"], "kidney": ["kidney"]}
+    assert set(federation(regions=regions).regions) == {"liver", "kidney"}
+    with pytest.raises(DeclarationError, match="region 'liver' has the name of a label"):
+        federation(regions={"liver": ["spleen"]})
+
+
 @pytest.mark.parametrize("label", ["a", "Lésion 2", "x" * 63])
 def test_other_labels_are_fine(label):
     assert federation(labels=["liver", "kidney", label]).labels[2] == label

@@ -1,11 +1,12 @@
 import os
-from datetime import date
+from datetime import date, datetime, time
 
 import pytest
 
 from consilia.declare import SiteDeclaration
 from consilia.declare.read import read_federation, read_site, read_toml, shown, validate
 from consilia.errors import DeclarationError, UsageError
+from consilia.runs.published import Published
 from consilia.runs.spec import RunSpec
 from tests.cli.support import federation_table, write_toml
 
@@ -84,3 +85,56 @@ def test_a_date_is_no_text_in_disguise():
     day = date(2026, 1, 1)
     with pytest.raises(DeclarationError, match="'complete' is 2026-01-01; expected true or false"):
         validate(SiteDeclaration, {"name": "a", "data": "d", "complete": day}, "a.toml")
+    refused = "expected no date or time: put text in quotes"
+    for moment in (day, datetime(2026, 1, 1, 9), time(9, 30)):
+        with pytest.raises(DeclarationError, match=f"a.toml: 'data' is {moment}; {refused}"):
+            validate(SiteDeclaration, {"name": "a", "data": moment}, "a.toml")
+    table = {"name": "a", "data": "d", "annotates": ["b", day]}
+    with pytest.raises(DeclarationError, match=f"entry 2 of 'annotates' is 2026-01-01; {refused}"):
+        validate(SiteDeclaration, table, "a.toml")
+    federation = federation_table(site=[{"name": "oslo", "data": day}])
+    with pytest.raises(UsageError, match=f"a.toml: site 'oslo': 'data' is 2026-01-01; {refused}"):
+        validate(RunSpec, {"study": "toy", "federation": federation}, "a.toml", UsageError)
+
+
+def test_a_number_without_end_is_one_sentence(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text(f"rounds = {'9' * 5000}")
+    with pytest.raises(UsageError, match=r"file 'a.toml' cannot be read: .* thousands of digits"):
+        read_toml(path, UsageError)
+    path.write_text(f"rounds = 0x{'f' * 5000}")
+    with pytest.raises(UsageError, match=r"a.toml: .* thousands of digits; write a smaller one"):
+        validate(RunSpec, read_toml(path), "a.toml", UsageError)
+
+
+@pytest.mark.parametrize("depth", [250, 2000])
+def test_tables_within_tables_within_tables_are_one_sentence(tmp_path, depth):
+    path = tmp_path / "a.toml"
+    path.write_text(f"{'data.' * depth}data = 1")
+    with pytest.raises(DeclarationError, match=r"a.toml: tables or lists are nested too deeply"):
+        validate(SiteDeclaration, read_toml(path), path.name)
+
+
+@pytest.mark.parametrize(
+    ("value", "said", "expected"),
+    [
+        (0, "0", "at least 1 or 'auto'"),
+        (1.5, "1.5", "a whole number or 'auto'"),
+        ("x", "'x'", "a whole number or 'auto'"),
+        ("aut", "'aut'", "a whole number or 'auto'; did you mean 'auto'?"),
+        ([1], "[1]", "a whole number or 'auto'"),
+        ({"a": 1}, "a table", "a whole number or 'auto'"),
+    ],
+)
+def test_of_two_kinds_of_value_both_are_expected(value, said, expected):
+    table = {"study": "toy", "federation": federation_table(), "engine": {"lanes": value}}
+    with pytest.raises(UsageError) as refused:
+        validate(RunSpec, table, "a.toml", UsageError)
+    assert str(refused.value) == f"a.toml: 'engine.lanes' is {said}; expected {expected}"
+
+
+def test_of_two_kinds_of_value_in_a_list_both_are_expected():
+    row = {"method": "local", "called": "LL", "values": [1.0, True]}
+    table = {"source": "s", "what": "w", "metric": "dice", "columns": ["a", "b"], "rows": [row]}
+    with pytest.raises(UsageError, match="entry 2 of 'values' is true; expected a number or text"):
+        validate(Published, {"table": [table]}, "a.toml", UsageError)

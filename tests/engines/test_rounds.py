@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -11,9 +12,11 @@ import pytest
 import torch
 
 from consilia.engines import inprocess
+from consilia.engines.messages import Failed
 from consilia.engines.site import SiteWorker
 from consilia.errors import DataError, RunError, UsageError
-from consilia.payload import Record
+from consilia.payload import Record, pack
+from consilia.runs.store import RunFolder
 from consilia.testing import run_toy, toy_sites, toy_spec
 from tests.methods.support import assert_same_state, final_state, without_times
 
@@ -145,6 +148,49 @@ def test_too_few_sites_end_the_run_with_a_sentence_and_resume_goes_on(spoil, tmp
     assert without_times(resumed) == without_times(whole)
 
 
+def fails_to(verb, monkeypatch):
+    """Let every site fail where a record asks for this."""
+    honest = SiteWorker.handle
+
+    def handle(self, record):
+        if record.verb == verb:
+            return pack(Failed("no"), record.verb, self.name, record.round)
+        return honest(self, record)
+
+    monkeypatch.setattr(SiteWorker, "handle", handle)
+
+
+def test_the_way_out_of_a_first_round_that_failed_works(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        fails_to("train", patch)
+        with pytest.raises(RunError, match=r"give the command again with another --out$"):
+            run_toy(toy_spec(), tmp_path / "run")
+    with pytest.raises(UsageError, match="holds another run"):
+        run_toy(toy_spec(training={"learning_rate": 0.01}), tmp_path / "run")
+    run_toy(toy_spec(rounds=1, training={"learning_rate": 0.01}), tmp_path / "another")
+
+
+def test_a_run_that_nobody_comes_to_names_the_way_out(monkeypatch, tmp_path):
+    fails_to("introduce", monkeypatch)
+    with pytest.raises(RunError) as ended:
+        run_toy(toy_spec(), tmp_path / "run")
+    assert str(ended.value) == (
+        "no site introduced itself in round 1 (anna failed: no; bo failed: no; cleo failed: no); "
+        "correct that, and give the command again with another --out"
+    )
+
+
+def test_a_site_that_was_never_drawn_is_told_in_the_last_round(tmp_path):
+    metrics = run_toy(toy_spec(rounds=2, participation={"fraction": 0.01}), tmp_path / "run")
+    first, last = rounds_of(tmp_path / "run")
+    unjudged = {"anna", "bo", "cleo"} - set(metrics["sites"])
+    assert unjudged == {"anna", "bo", "cleo"} - {*first["took_part"], *last["took_part"]}
+    told = {e["site"] for e in last["events"] if e["event"] == "not judged: it never took part"}
+    assert told == unjudged
+    assert unjudged
+    assert first["events"] == []
+
+
 def test_a_fraction_of_the_sites_is_drawn_anew_each_round(tmp_path):
     run_toy(toy_spec(rounds=8, participation={"fraction": 0.5}), tmp_path / "run")
     present = [tuple(line["took_part"]) for line in rounds_of(tmp_path / "run")]
@@ -166,8 +212,6 @@ def test_a_folder_with_another_run_is_never_written_over(tmp_path):
 
 
 def test_two_processes_cannot_share_a_run_folder(tmp_path):
-    from consilia.runs.store import RunFolder
-
     folder = RunFolder.create(tmp_path / "run", toy_spec())
     with folder.locked(), pytest.raises(RunError, match="in use by another process"):
         run_toy(toy_spec(), tmp_path / "run")
@@ -322,6 +366,31 @@ def test_a_method_that_invites_fewer_than_min_sites_is_not_stopped(tmp_path):
     sites = [{"name": name, "supervision": form} for name, form in forms.items()]
     spec = toy_spec(sites=sites, method={"name": "fedst"}, participation={"min_sites": 2})
     run_toy(spec, tmp_path / "run")
+
+
+def test_a_run_whose_spec_was_changed_by_hand_is_not_resumed(tmp_path):
+    spec = toy_spec(rounds=2)
+    whole = run_toy(spec, tmp_path / "run")
+    (tmp_path / "run/metrics.json").unlink()
+    asked = tmp_path / "run/spec.toml"
+    before = asked.read_text()
+    for changed in (toy_spec(rounds=1), toy_spec(rounds=2, seed=7)):
+        asked.unlink()
+        RunFolder.create(tmp_path / f"other-{changed.seed}-{changed.rounds}", changed)
+        shutil.copy(tmp_path / f"other-{changed.seed}-{changed.rounds}/spec.toml", asked)
+        with pytest.raises(RunError, match="is not the one that its rounds were made with"):
+            run_toy(changed, tmp_path / "run")
+        assert not (tmp_path / "run/metrics.json").exists()
+    asked.write_text(before)
+    elsewhere = toy_spec(rounds=2, engine={"memory_mib": 7})
+    assert without_times(run_toy(elsewhere, tmp_path / "run")) == without_times(whole)
+
+
+def test_a_note_of_the_data_that_is_not_ours_is_refused(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", toy_spec())
+    folder.write_json("data.json", [1])
+    with pytest.raises(UsageError, match=r"^data\.json of run .* does not hold what a run writes"):
+        inprocess.know_again(folder, {})
 
 
 def test_a_run_whose_data_has_changed_is_not_resumed(tmp_path):

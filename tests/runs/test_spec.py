@@ -105,7 +105,102 @@ def test_odd_tables_are_one_sentence(study, tables, sentence):
         read_spec(study(**tables))
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", ".hidden", "a\nb"])
+@pytest.mark.parametrize("name", [".", "..", "../up", "a/b", ".hidden", "a\nb", "a@b/c", "a@\x1b"])
 def test_a_study_is_a_folder_name(name):
     with pytest.raises(UsageError, match="must be a plain name"):
         RunSpec.model_validate({"study": name, "federation": federation_table()})
+
+
+@pytest.mark.parametrize("name", ["", " ", "a ", "a,b", "x" * 64, "@fold1"])
+def test_a_study_has_a_name_as_labels_have(name):
+    with pytest.raises(UsageError, match=r"study '.*' must be 1 to 63 characters"):
+        RunSpec.model_validate({"study": name, "federation": federation_table()})
+
+
+def test_settings_may_make_the_name_of_a_study_longer():
+    name = "x" * 63 + "@one+another"
+    assert RunSpec.model_validate({"study": name, "federation": federation_table()}).study == name
+
+
+@pytest.mark.parametrize(
+    ("pairs", "key"),
+    [
+        (["rounds=1", "rounds=2"], "rounds"),
+        (["rounds=1", "rounds = 1"], "rounds"),
+        (["engine={}", "engine.lanes=2"], "engine.lanes"),
+        (["engine.lanes=2", "engine={}"], "engine.lanes"),
+        (["method.mu=1", "method.settings.mu=2"], "method.settings.mu"),
+        (["method.mu=1", "method={}"], "method.mu"),
+    ],
+)
+def test_a_value_is_said_once(pairs, key):
+    first, second = pairs
+    with pytest.raises(UsageError) as refused:
+        parse_changes(["seed=1", *pairs])
+    assert str(refused.value) == (
+        f"--set {first} and --set {second} both say what '{key}' is; leave out one of them"
+    )
+
+
+def test_keys_that_only_look_alike_are_two():
+    pairs = ["method.mu=1", "method.name=fedprox", "method.muffle=2", "engine.lanes=1"]
+    assert len(parse_changes(pairs)) == len(pairs)
+
+
+@pytest.mark.parametrize("pair", ["rounds=2\nseed=3", "rounds=2\r", "study=\udcff", "a\x1b=1"])
+def test_a_change_has_one_line(pair):
+    with pytest.raises(UsageError, match="expected one key=value on one line"):
+        parse_changes([pair])
+
+
+def test_a_change_that_no_computer_needs_is_one_sentence():
+    with pytest.raises(UsageError, match="--set rounds: a whole number has thousands of digits"):
+        parse_changes([f"rounds={'9' * 5000}"])
+    with pytest.raises(UsageError, match="--set rounds: tables or lists are nested too deeply"):
+        parse_changes([f"rounds={'[' * 9000}"])
+
+
+def test_a_list_is_changed_as_a_whole(study):
+    with pytest.raises(UsageError) as refused:
+        read_spec(study(), parse_changes(["federation.site.0.name=x"]))
+    assert str(refused.value) == (
+        "--set federation.site.0.name: 'federation.site' is a list, of which no part can be changed "
+        "alone; give all of it (--set federation.site=[...]), or change the file"
+    )
+
+
+def test_a_setting_of_the_method_has_a_short_and_a_long_key(study):
+    for pair in ("method.mu=0.5", "method.settings.mu=0.5", "method.settings={mu=0.5}"):
+        changes = parse_changes(["method.name=fedprox", pair])
+        assert read_spec(study(), changes).method.settings == {"mu": 0.5}
+
+
+def participation(rounds=4, **rules):
+    table = {"study": "toy", "federation": federation_table(), "rounds": rounds}
+    return RunSpec.model_validate({**table, "participation": rules})
+
+
+@pytest.mark.parametrize(
+    ("rules", "number"),
+    [
+        ({"absent": {"anna": [4, 2, 3], "bo": [3, 2]}}, 2),
+        ({"absent": {"anna": [2]}, "joins": {"bo": 3}}, 2),
+        ({"absent": {"anna": [4], "bo": [4]}, "joins": {"bo": 3}, "fraction": 0.5}, 4),
+    ],
+)
+def test_a_round_without_any_site_is_refused_before_the_run(rules, number):
+    with pytest.raises(UsageError, match=f"leaves nobody in round {number}: .*; let at least one"):
+        participation(**rules)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"absent": {"anna": [1, 2], "bo": [3, 4]}, "fraction": 0.1},
+        {"absent": {"anna": [5], "bo": [5]}},
+        {"absent": {"anna": [3]}, "joins": {"bo": 3}},
+        {"absent": {"bo": [1, 2, 3, 4]}, "joins": {"bo": 4}},
+    ],
+)
+def test_a_site_in_each_round_is_enough(rules):
+    assert participation(**rules).rounds == 4

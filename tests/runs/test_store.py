@@ -1,9 +1,9 @@
-import json
+import os
 
 import pytest
 
 from consilia.errors import MessageError, RunError, UsageError
-from consilia.runs.store import Progress, RunFolder, environment, refuse_full, same_run
+from consilia.runs.store import Progress, RunFolder, refuse_full, same_run
 from consilia.testing import toy_spec
 from tests.cli.support import tree
 
@@ -62,6 +62,15 @@ def test_one_process_at_a_time(folder):
             pass
     with folder.locked():
         pass
+
+
+def test_a_lock_that_leads_elsewhere_is_refused_and_touches_nothing(folder, tmp_path):
+    (tmp_path / "thesis").write_text("mine")
+    (folder.path / ".lock").symlink_to(tmp_path / "thesis")
+    with pytest.raises(RunError, match=r"\.lock' is a link or no plain file; remove it"):  # noqa: SIM117
+        with folder.locked():
+            pass
+    assert (tmp_path / "thesis").read_text() == "mine"
 
 
 def test_lines_are_kept_up_to_the_one_cut_short(folder):
@@ -163,16 +172,112 @@ def test_progress_comes_back_or_the_way_out_is_named(folder):
         folder.selected_state()
 
 
-def test_the_environment_names_versions_and_no_host(folder):
-    held = json.loads((folder.path / "environment.json").read_text())
-    assert held == json.loads(json.dumps(environment()))
-    assert "torch" in held["packages"]
-    assert set(held) == {
-        "consilia",
-        "cores",
-        "data",
-        "packages",
-        "platform",
-        "processor",
-        "python",
-    }
+def test_progress_of_another_round_than_its_folders_is_refused(folder):
+    state = folder.checkpoints / "round-000003"
+    state.mkdir(parents=True)
+    RunFolder(state).write_json("progress.json", vars(Progress(99, ("anna",))))
+    with pytest.raises(MessageError, match=r"'progress.json' is of round 99; expected 3; remove"):
+        folder.progress_at(state)
+    state.rename(folder.path / "selected")  # which has no number to fit
+    assert folder.selected_state()[0] == 99
+
+
+def test_what_else_lies_among_checkpoints_is_left_alone(folder):
+    mine = ("mine", "round-000001-backup", "round-xyz", ".round-1.part", "round-٠٠٠٠٠٩")
+    for name in (*mine, ".round-000007.part"):
+        (folder.checkpoints / name).mkdir(parents=True)
+    (folder.checkpoints / "round-000099").write_text("no folder")
+    assert folder.latest_checkpoint() is None
+    for round_ in (1, 2):
+        with folder.new_checkpoint(round_):
+            pass
+    assert folder.latest_checkpoint() == (2, folder.checkpoints / "round-000002")
+    left = {path.name for path in folder.checkpoints.iterdir()}
+    assert left == {*mine, "round-000002", "round-000099"}
+
+
+def spec_is_changed(folder, old, new):
+    path = folder.path / "spec.toml"
+    before = path.read_text()
+    assert old in before
+    path.write_text(before.replace(old, new, 1))
+    try:
+        return RunFolder(folder.path).asked()
+    finally:
+        path.write_text(before)
+
+
+def test_the_digest_of_what_was_asked_leaves_out_where_it_computes_and_where_data_is(folder):
+    asked = folder.asked()
+    for old, new in (
+        ("threads = 1", "threads = 2"),
+        ('precision = "tf32"', 'precision = "float32"'),
+        ('data = "dataset:toy"', 'data = "/elsewhere/anna"'),
+        ("rounds = 3", "rounds    = 3  # three"),
+    ):
+        assert spec_is_changed(folder, old, new) == asked, old
+    for old, new in (
+        ("rounds = 3", "rounds = 4"),
+        ("seed = 0", "seed = 1"),
+        ('name = "fedavg"', 'name = "fedprox"'),
+        ('precision = "tf32"', 'precision = "bf16"'),
+    ):
+        assert spec_is_changed(folder, old, new) != asked, old
+
+
+def test_a_spec_that_was_changed_after_a_checkpoint_is_refused(folder):
+    state = folder.checkpoints / "round-000001"
+    state.mkdir(parents=True)
+    for asked in (folder.asked(), ""):  # a run of an older version kept none
+        RunFolder(state).write_json("progress.json", vars(Progress(1, ("anna",), asked=asked)))
+        assert folder.progress_at(state).asked == asked
+    RunFolder(state).write_json("progress.json", vars(Progress(1, ("anna",), asked="another")))
+    with pytest.raises(RunError) as problem:
+        folder.progress_at(state)
+    assert str(problem.value) == (
+        f"spec.toml of run '{folder.path}' is not the one that its rounds were made with; put it "
+        "back as it was, or begin a new run with another --out"
+    )
+
+
+@pytest.fixture
+def forbid(monkeypatch):
+    """Let the system refuse to open files of some name."""
+    honest = os.open
+
+    def install(forbidden):
+        def open_(path, *rest):
+            if str(path).endswith(forbidden):
+                raise PermissionError(13, "Permission denied", str(path))
+            return honest(path, *rest)
+
+        monkeypatch.setattr("consilia.runs.plain.os.open", open_)
+
+    return install
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "rounds.jsonl"])
+def test_a_file_that_may_not_be_read_is_not_told_as_damaged(folder, forbid, name):
+    folder.write_json(name, {})
+    forbid(name)
+    with pytest.raises(UsageError) as problem:
+        folder.lines(name) if name.endswith("l") else folder.metrics()
+    assert str(problem.value) == (
+        f"{name} of run '{folder.path}' cannot be read: permission denied; let this user read it, or "
+        "put back what was there"
+    )
+
+
+@pytest.mark.parametrize("name", ["server.safetensors", "memories/anna/memory.safetensors"])
+def test_a_checkpoint_that_may_not_be_read_is_not_told_as_damaged(folder, forbid, name):
+    with folder.new_checkpoint(1) as part:
+        (part / name).parent.mkdir(parents=True, exist_ok=True)
+        (part / name).write_text("")
+    forbid(name)
+    state = folder.checkpoints / "round-000001"
+    with pytest.raises(UsageError) as problem, folder.reading(state):
+        pass
+    assert str(problem.value) == (
+        f"checkpoint '{state}' cannot be used: '{name}' cannot be read: permission denied; let this user "
+        "read it, or put back what was there"
+    )

@@ -158,7 +158,7 @@ def test_long_is_the_schedule_of_fedia():
         read_spec(s) for s in ("ms", "phantom-lesions@m2", "phantom-lesions@m2+long")
     )
     assert (long.rounds, long.training.batch) == (paper.rounds, paper.training.batch)
-    assert long.training == short.training.model_copy(update={"batch": 4})
+    assert long.training == short.training.model_copy(update={"batch": 4, "schedule": "constant"})
     assert long.simulate == short.simulate
     assert long.training.epochs == paper.training.epochs
     slices = [len(load_phantom("phantom-lesions", site)[0].image) for site in long.federation.sites]

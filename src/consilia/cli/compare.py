@@ -120,8 +120,9 @@ def _specs(
     if not variants:
         msg = "--methods is empty; name at least one, for example --methods local,fedavg"
         raise UsageError(msg)
+    changed = parse_changes(changes)
     for key, option in (("method.name", "--methods"), ("seed", "--seeds")):
-        for change in said_again(key, parse_changes(changes)):
+        for change in said_again(key, changed):
             msg = f"--set {change}: a comparison takes '{key}' from {option}; name it there"
             raise UsageError(msg)
     specs = {}
@@ -131,6 +132,16 @@ def _specs(
         if len(keys) < len(settings) or "name" in keys:
             msg = f"--methods {variant}: expected NAME or NAME:SETTING=VALUE, for example fedprox:mu=0.1"
             raise UsageError(msg)
+        for key in keys:
+            if keys.count(key) > 1:
+                msg = f"--methods {variant} says more than once what '{key}' is; say it once"
+                raise UsageError(msg)
+            for change in said_again(f"method.{key}", changed):
+                msg = (
+                    f"--set {change} and --methods {variant} both say what '{key}' is; leave out one "
+                    "of them"
+                )
+                raise UsageError(msg)
         own = [f"method.{setting}" for setting in settings]
         for seed in seeds:
             specs[variant, seed] = spec_of(study, name, rounds, seed, [*changes, *own])

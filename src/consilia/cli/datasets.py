@@ -41,6 +41,15 @@ def datasets(
     """List the datasets, print the card of one, or draw a contact sheet of one."""
     from consilia.datasets.registry import DATASETS, find_dataset
 
+    if out is not None and preview is None:
+        msg = (
+            f"--out {out} is for a contact sheet, but none is asked for; add --preview NAME, or leave "
+            "--out out"
+        )
+        raise UsageError(msg)
+    if card is not None and preview is not None:
+        msg = f"--card {card} and --preview {preview} are two commands; give one of them at a time"
+        raise UsageError(msg)
     if card is not None:
         _print_card(asdict(find_dataset(card).card), as_json)
         return

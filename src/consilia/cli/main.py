@@ -49,9 +49,10 @@ WAYS_OUT = {
     errno.EIO: "the disk fails: copy what it holds elsewhere",
 }
 
-# Threads that wait for work sleep rather than spin: a run on a machine with other work is then several times
-# as fast. OpenMP reads this when torch is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Threads that wait for work soon sleep rather than spin for milliseconds: as fast on a free machine, twice as
+# fast on one with other work (docs/benchmarks/speed.md). OpenMP reads this when torch is loaded.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 app = typer.Typer(
     name="consilia",

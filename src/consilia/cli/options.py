@@ -79,7 +79,9 @@ def is_study(named: str) -> bool:
 
 def said_again(key: str, changes: Iterable[str]) -> list[str]:
     """Return the changes that would change a key: itself, or a table that it is in."""
-    return [change for change in changes if f"{key}.".startswith(f"{change}.")]
+    from consilia.runs.spec import decides
+
+    return [change for change in changes if decides(change, key)]
 
 
 def data_of(study: str, given: Path | None) -> Path:

@@ -10,12 +10,12 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from consilia.declare.supervision import DEFAULT_SPARSITY, Sparsity, Supervision
-from consilia.errors import DeclarationError, listing, suggestion
+from consilia.errors import ConsiliaError, DeclarationError, listing, suggestion
 
 Task = Literal["segmentation", "classification"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-#: Labels are columns of tables and parts of a metric's name (`dice/tumour`).
-LABEL = re.compile(r"[^\s/,]([^/,]{0,61}[^\s/,])?")
+#: Labels and regions are columns of tables and parts of a metric's name (`dice/tumour`).
+PLAIN = re.compile(r"[^\s/,]([^/,]{0,61}[^\s/,])?")
 RESERVED = {
     "background": "is implied where nothing else is marked",
     "image": "is the name of the first column of labels.csv",
@@ -27,6 +27,17 @@ DATASET = "dataset:"
 POOLED = "pooled"
 #: The name under which a test set that all sites share is scored; no real site may take it.
 COMMON = "common"
+
+
+def plain(name: str, what: str, error: type[ConsiliaError] = DeclarationError) -> str:
+    """Return a name, or refuse one that a table, a metric or a line on a screen cannot have."""
+    if not PLAIN.fullmatch(name) or not name.isprintable():
+        msg = (
+            f"{what} '{name}' must be 1 to 63 characters without '/' and ',' and without "
+            "space at its ends; rename it"
+        )
+        raise error(msg)
+    return name
 
 
 def _inside(path: str, what: str) -> str:
@@ -102,6 +113,11 @@ class Federation(Declared):
     regions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     test: str | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, name: str) -> str:
+        return plain(name, "federation name")
+
     @field_validator("test")
     @classmethod
     def _test_stays_inside(cls, test: str | None) -> str | None:
@@ -122,12 +138,7 @@ class Federation(Declared):
             msg = f"federation '{self.name}' lists the label {listing(twice)} more than once; list each once"
             raise DeclarationError(msg)
         for label in self.labels:
-            if not LABEL.fullmatch(label) or not label.isprintable():
-                msg = (
-                    f"label '{label}' must be 1 to 63 characters without '/' and ',' and without "
-                    "space at its ends; rename it"
-                )
-                raise DeclarationError(msg)
+            plain(label, "label")
             if label in RESERVED:
                 msg = f"label '{label}' {RESERVED[label]}; remove or rename it"
                 raise DeclarationError(msg)
@@ -145,6 +156,7 @@ class Federation(Declared):
             )
             raise DeclarationError(msg)
         for region, members in self.regions.items():
+            plain(region, "region")
             unknown = [label for label in members if label not in self.labels]
             if unknown or not members:
                 near = (
@@ -153,6 +165,12 @@ class Federation(Declared):
                 msg = (
                     f"region '{region}' unites {listing(unknown) or 'nothing'}, but the "
                     f"federation's labels are {listing(self.labels)}{near}"
+                )
+                raise DeclarationError(msg)
+            if region in self.labels and region not in members:
+                msg = (
+                    f"region '{region}' has the name of a label that it does not unite; rename it, "
+                    f"or add '{region}' to it"
                 )
                 raise DeclarationError(msg)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import date, time
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ from consilia.errors import ConsiliaError, DeclarationError, listing, suggestion
 T = TypeVar("T", bound=BaseModel)
 Place = tuple[int | str, ...]
 LARGEST = 1 << 20
+TOO_LONG = "a whole number has thousands of digits; write a smaller one"
+TOO_DEEP = "tables or lists are nested too deeply; write them as the reference has them"
 
 
 def read_toml(path: Path, error: type[ConsiliaError] = DeclarationError) -> dict[str, Any]:
@@ -45,6 +48,9 @@ def read_toml(path: Path, error: type[ConsiliaError] = DeclarationError) -> dict
     except tomllib.TOMLDecodeError as problem:
         msg = f"file '{path.name}' is not valid TOML: {_lower(str(problem))}"
         raise error(msg) from None
+    except ValueError:
+        msg = f"file '{path.name}' cannot be read: {TOO_LONG}"
+        raise error(msg) from None
     except RecursionError:
         msg = f"file '{path.name}' is nested too deeply; a declaration has tables and plain lists"
         raise error(msg) from None
@@ -58,13 +64,23 @@ def validate(
 ) -> T:
     """Return the validated object, or refuse the first thing that is wrong with one sentence."""
     try:  # by way of JSON, where lists may be tuples and text may be a choice, yet "5" is no number
-        return model.model_validate_json(json.dumps(table, default=str), strict=True)
+        text = json.dumps(table, default=str)
+    except (ValueError, RecursionError) as problem:  # hexadecimal or dotted, and read at any length
+        msg = f"{where}: {TOO_DEEP if isinstance(problem, RecursionError) else TOO_LONG}"
+        raise error(msg) from None
+    try:
+        valid = model.model_validate_json(text, strict=True)
     except ValidationError as problem:
         msg = f"{where}: {_sentence(model, problem.errors(include_url=False), table)}"
         raise error(msg) from None
     except ConsiliaError as problem:
         msg = f"{where}: {problem}"
         raise type(problem)(msg) from None
+    for loc in _dates(table):  # as JSON they were text
+        who, place = _called(loc, table)
+        msg = f"{where}: {who}{place} is {_at(table, loc)}; expected no date or time: put text in quotes"
+        raise error(msg)
+    return valid
 
 
 def read_federation(path: Path) -> Federation:
@@ -107,7 +123,9 @@ _LIMITS = {
 def _sentence(model: type[BaseModel], errors: list[ErrorDetails], table: Mapping[str, Any]) -> str:
     """Return the first of all errors in our words."""
     found = errors[0]
-    kind, loc, limits = found["type"], found["loc"], found.get("ctx", {})
+    kind, loc, limits = found["type"], _place(found, table), found.get("ctx", {})
+    if kind == "json_invalid":
+        return TOO_DEEP
     who, place = _split(loc, table)
     if kind == "missing" and isinstance(loc[-1], str):
         needed = _keys_at(model, loc[:-1], only_required=True)
@@ -123,20 +141,34 @@ def _sentence(model: type[BaseModel], errors: list[ErrorDetails], table: Mapping
         return (
             f"{who}'{place}' has {count} {'entry' if count == 1 else 'entries'}; expected {wanted}"
         )
-    entry = f"entry {loc[-1] + 1} of " if loc and isinstance(loc[-1], int) else ""
-    place = f"{entry}'{place}'"
+    who, place = _called(loc, table)
     value = shown(_at(table, loc))
-    if kind in {"enum", "literal_error"}:
-        options = str(limits.get("expected", "")).replace(" or ", ", ")
-        near = suggestion(str(found["input"]), options.replace("'", "").split(", "))
-        return f"{who}{place} is {value}; expected one of {options}{near}"
-    if kind in _LIMITS:
-        key, words = _LIMITS[kind]
-        return f"{who}{place} is {value}; expected {words} {limits[key]:.12g}"
     if kind == "tuple_type" and value == "a table":
         return f"{who}{place} is one table; expected a list of tables: write [[{loc[-1]}]]"
-    expected = _EXPECTED.get(kind) or _lower(found["msg"].removeprefix("Input should be "))
-    return f"{who}{place} is {value}; expected {expected}"
+    choices = [error for error in errors if _place(error, table) == loc]
+    expected = " or ".join(_expected(choice) for choice in choices)
+    near = suggestion(str(found["input"]), [name for each in choices for name in _options(each)])
+    return f"{who}{place} is {value}; expected {expected}{near}"
+
+
+def _expected(found: ErrorDetails) -> str:
+    """Return what should have been there."""
+    kind, limits = found["type"], found.get("ctx", {})
+    if options := _options(found):
+        quoted = ", ".join(f"'{option}'" for option in options)
+        return f"one of {quoted}" if len(options) > 1 else quoted
+    if kind in _LIMITS:
+        key, words = _LIMITS[kind]
+        return f"{words} {limits[key]:.12g}"
+    return _EXPECTED.get(kind) or _lower(found["msg"].removeprefix("Input should be "))
+
+
+def _options(found: ErrorDetails) -> list[str]:
+    """Return the words to choose from, where it is a choice of words that was not met."""
+    if found["type"] not in {"enum", "literal_error"}:
+        return []
+    words = str(found.get("ctx", {}).get("expected", ""))
+    return words.replace(" or ", ", ").replace("'", "").split(", ")
 
 
 def shown(value: object) -> str:
@@ -150,6 +182,22 @@ def shown(value: object) -> str:
     else:
         text = f"'{value}'" if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:56]}...{text[-1]}"
+
+
+def _place(found: ErrorDetails, table: Mapping[str, Any]) -> Place:
+    """Return where an error is, without the name that pydantic gives to each choice of a union."""
+    loc = found["loc"]
+    if found["type"] == "missing" or not loc or isinstance(loc[-1], int):
+        return loc
+    around = _at(table, loc[:-1])
+    return loc if isinstance(around, Mapping) and loc[-1] in around else loc[:-1]
+
+
+def _called(loc: Place, table: Mapping[str, Any]) -> tuple[str, str]:
+    """Return whose value is meant, and the value by its key: "'name'", "entry 2 of 'labels'"."""
+    who, place = _split(loc, table)
+    entry = f"entry {loc[-1] + 1} of " if loc and isinstance(loc[-1], int) else ""
+    return who, f"{entry}'{place}'"
 
 
 def _split(loc: Place, table: Mapping[str, Any]) -> tuple[str, str]:
@@ -171,6 +219,15 @@ def _at(table: Any, loc: Place) -> Any:
         except (LookupError, TypeError):
             return None
     return table
+
+
+def _dates(value: Any, loc: Place = ()) -> Iterator[Place]:
+    """Return the places of dates and times, which TOML has and none of our keys takes."""
+    if isinstance(value, date | time):
+        yield loc
+    inner = value.items() if isinstance(value, Mapping) else ()
+    for key, each in enumerate(value) if isinstance(value, list | tuple) else inner:
+        yield from _dates(each, (*loc, key))
 
 
 def _keys_at(model: type[BaseModel], loc: Place, *, only_required: bool = False) -> list[str]:

@@ -24,6 +24,7 @@ from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Start
 from consilia.payload import Record
 from consilia.readers.site import load_common, load_site, pool
+from consilia.runs.results import Fingerprints
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
 from consilia.training.learners import make_learner
@@ -116,7 +117,7 @@ def know_again(folder: RunFolder, sites: Mapping[str, SiteData]) -> None:
     if not (folder.path / "data.json").is_file():
         folder.write_json("data.json", now)
         return
-    before = folder.read_json("data.json")
+    before = folder.read_json("data.json", Fingerprints)
     changed = sorted(name for name in now if before.get(name) != now[name])
     if changed:
         msg = (

@@ -28,6 +28,8 @@ from consilia.training.seeds import generator
 
 Listener = Callable[[dict[str, Any]], None]
 MEBIBYTE = 1 << 20
+#: The way out where no round is kept: the folder knows settings and data that may have to change.
+_AGAIN = "correct that, and give the command again with another --out"
 
 
 class Rounds:
@@ -115,6 +117,8 @@ class Rounds:
             line["counts"] = {site: dict(counts[site]) for site in sorted(counts)}
         if self._evaluates(number):
             line |= self._evaluate(number)
+        if number == self.spec.rounds:
+            self._tell_unjudged()
         return line
 
     def _need_enough(self, number: int, wanted: int, ups: dict[str, Any]) -> None:
@@ -125,7 +129,7 @@ class Rounds:
         if len(ups) >= needed:
             return
         why = "; ".join(f"{event['site']} {event['event']}" for event in self.events)
-        out = "correct that, and give the command again"
+        out = _AGAIN
         if self.folder.latest_checkpoint() is not None:
             out = "`consilia resume` goes on from the last checkpoint"
         msg = (
@@ -163,7 +167,7 @@ class Rounds:
         if self.server is None:
             if not intros:
                 why = "; ".join(f"{e['site']} {e['event']}" for e in self.events)
-                msg = f"no site introduced itself in round {number}{': ' + why if why else ''}"
+                msg = f"no site introduced itself in round {number} ({why or 'none answered'}); {_AGAIN}"
                 raise RunError(msg)
             self.server = self.method.start(self.begin, dict(sorted(intros.items())))
         else:
@@ -240,6 +244,15 @@ class Rounds:
         if self.spec.evaluate.portraits and number == self.spec.rounds:
             self._portray(number)
         return plain_json(found)  # type: ignore[no-any-return]  # JSON
+
+    def _tell_unjudged(self) -> None:
+        """Say in the last round of which sites there are no scores, unless it says so already."""
+        if self.method.data == "pooled":
+            return
+        told = {event["site"] for event in self.events}
+        for site in self.federation.sites:
+            if site not in self.progress.admitted and site not in told:
+                self._event(site, "not judged: it never took part")
 
     def _portray(self, number: int) -> None:
         """Ask every site that has joined for its portrait, and keep them for the report."""
@@ -319,6 +332,7 @@ class Rounds:
                 self.server = load(path / "server.safetensors", self.wire.server)
                 self.memories.restore(path / "memories")
                 self.memories.refuse_damaged()
+        self.progress.asked = self.folder.asked()
         for name in ("rounds.jsonl", "ledger.jsonl"):
             self.folder.rewind(name, 0 if found is None else found[0])
 

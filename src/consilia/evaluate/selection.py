@@ -97,8 +97,8 @@ def _best_validation(ordered: Sequence[Evaluation], metric: str, better: Better)
     if not scored:
         near = suggestion(metric, {name for mean in means for name in mean})
         message = (
-            f"'best_validation' needs validation scores of '{metric}', but no round has any{near}; "
-            "hold out validation cases or use 'last_round'"
+            f"'best_validation' needs validation scores of '{metric}', but no round has any; hold out "
+            f"validation cases or use 'last_round'{near}"
         )
         raise UsageError(message)
     sign = 1 if better == "higher" else -1

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import shutil
@@ -23,10 +22,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from consilia.atomic import write_whole
 from consilia.errors import RunError, UsageError
+from consilia.runs.lock import is_held as is_held  # `status` asks it of a run
+from consilia.runs.lock import take_lock
 
 LIST = "processes.json"
 PIDS = "pids.json"
@@ -102,18 +103,6 @@ def running(folder: Path) -> bool:
     return is_held(folder / LOCK)
 
 
-def is_held(lock: Path) -> bool:
-    """Return whether a process holds a lock; those who ask do not take each other for it."""
-    try:
-        with lock.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def pids(folder: Path) -> dict[str, int]:
     """Return the process of every name, while the keeper runs."""
     try:
@@ -156,8 +145,12 @@ class Keeper:
 
     def run(self) -> None:
         """Keep everything going until SIGTERM."""
-        with (self.folder / LOCK).open("a") as handle:
-            self._hold(handle)
+        try:
+            held = take_lock(self.folder / LOCK, patience=3)
+        except BlockingIOError:
+            msg = f"'{self.folder}' is already up"
+            raise RunError(msg) from None
+        with held:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self.stopped.set())
             try:
@@ -165,20 +158,6 @@ class Keeper:
                     self._look()
             finally:
                 self._end()
-
-    def _hold(self, handle: IO[str]) -> None:
-        """Take the folder; whoever only looks whether it is held lets go at once."""
-        until = time.monotonic() + 3
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    msg = f"'{self.folder}' is already up"
-                    raise RunError(msg) from None
-                time.sleep(0.05)
-            else:
-                return
 
     def _look(self) -> None:
         now = time.monotonic()

@@ -99,8 +99,8 @@ def find_image(
     near = suggestion(found, names) if len(names) <= 200 else ""
     report(
         "error",
-        f"{where} names the image '{printable(found)}', which is not in 'images'{near}; correct or "
-        f"remove {thing}",
+        f"{where} names the image '{printable(found)}', which is not in 'images'; correct or remove "
+        f"{thing}{near}",
     )
     return None
 

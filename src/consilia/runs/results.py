@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 Scores = dict[str, float | None]  # metric -> value; null where it is not defined
+Fingerprints = dict[str, str]  # site -> hash of its images and labels: `data.json`
 
 
 class Metrics(BaseModel):

@@ -63,7 +63,7 @@ def apply_setting(
             if not part:
                 msg = f"{where}: '@{name}' lacks the name of a setting; {has}; add it, or leave out the sign"
                 raise UsageError(msg)
-            msg = f"{where}: no setting named '{part}'{suggestion(part, known)}; {has}"
+            msg = f"{where}: no setting named '{part}'; {has}{suggestion(part, known)}"
             raise UsageError(msg)
         _apply(table, dict(known[part]), part, where, declared)
     table["study"] = f"{table['study']}@{name}"

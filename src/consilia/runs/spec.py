@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from consilia.declare.federation import DATASET, Declared, Federation
-from consilia.declare.read import read_federation, read_toml, validate
+from consilia.declare.federation import DATASET, Declared, Federation, plain
+from consilia.declare.read import TOO_DEEP, TOO_LONG, read_federation, read_toml, validate
 from consilia.errors import UsageError, listing, reason, suggestion
 from consilia.runs.settings import apply_setting
 from consilia.training.settings import LearnerSettings, Training
@@ -106,12 +106,13 @@ class RunSpec(Declared):
     @field_validator("study")
     @classmethod
     def _study_is_a_name(cls, study: str) -> str:
-        if not study or study.startswith(".") or "/" in study or not study.isprintable():
+        if study.startswith(".") or "/" in study or not study.isprintable():
             msg = (
                 f"study '{study}' must be a plain name that does not begin with '.' and has no '/'; "
                 "run folders are named after it"
             )
             raise UsageError(msg)
+        plain(study.partition("@")[0], "study", UsageError)
         return study
 
     @model_validator(mode="after")
@@ -146,7 +147,23 @@ class RunSpec(Declared):
                 f"{len(sites)} site{'s' * (len(sites) > 1)}; use at most {len(sites)}"
             )
             raise UsageError(msg)
+        self._is_never_deserted()
         return self
+
+    def _is_never_deserted(self) -> None:
+        """Refuse a round without any site; it would end the run, hours after it began."""
+        joins = {site: self.participation.joins.get(site, 1) for site in self.federation.sites}
+        away = {site: set(self.participation.absent.get(site, ())) for site in joins}
+        first = min(joins, key=lambda site: joins[site])  # there from round 1, but for its absences
+        for number in sorted(away[first]):
+            if number <= self.rounds and all(
+                number in away[site] or number < joins[site] for site in joins
+            ):
+                msg = (
+                    f"participation leaves nobody in round {number}: each site is absent then, or joins "
+                    "later; let at least one site take part in it"
+                )
+                raise UsageError(msg)
 
     @property
     def run_name(self) -> str:
@@ -261,11 +278,16 @@ def _choose_method(table: dict[str, Any], changes: Mapping[str, Any], where: str
 
 
 def _change(table: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    if parents == ["method"] and last != "name":
-        parents = ["method", "settings"]
-    for parent in parents:
+    *parents, last = _resolved(key).split(".")
+    for at, parent in enumerate(parents):
         inner = table.setdefault(parent, {})
+        if isinstance(inner, list):
+            whole = ".".join(parents[: at + 1])
+            msg = (
+                f"--set {key}: '{whole}' is a list, of which no part can be changed alone; give all of "
+                f"it (--set {whole}=[...]), or change the file"
+            )
+            raise UsageError(msg)
         if not isinstance(inner, dict):
             msg = (
                 f"--set {key}: '{parent}' is a single value, not a table; change '{parent}' itself"
@@ -278,13 +300,51 @@ def _change(table: dict[str, Any], key: str, value: Any) -> None:
 def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     """Return `key=value` pairs as values; a value is read as TOML, and as text where it is not."""
     changes: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for pair in pairs:
         key, sign, text = pair.partition("=")
-        if not sign or not key.strip():
+        key = key.strip()
+        if not sign or not key:
             msg = f"--set {pair}: expected key=value, for example training.batch=4"
             raise UsageError(msg)
-        try:
-            changes[key.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            changes[key.strip()] = text
+        if not pair.isprintable():
+            msg = (
+                f"--set {pair}: expected one key=value on one line, in printable characters; give each "
+                "change a --set of its own"
+            )
+            raise UsageError(msg)
+        for other in given:
+            if decides(other, key) or decides(key, other):
+                msg = (
+                    f"--set {given[other]} and --set {pair} both say what '{max(other, key, key=len)}' "
+                    "is; leave out one of them"
+                )
+                raise UsageError(msg)
+        given[key] = pair
+        changes[key] = _value(key, text)
     return changes
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except ValueError:
+        msg = f"--set {key}: {TOO_LONG}"
+        raise UsageError(msg) from None
+    except RecursionError:
+        msg = f"--set {key}: {TOO_DEEP}"
+        raise UsageError(msg) from None
+
+
+def decides(change: str, key: str) -> bool:
+    """Whether a change says what a key is: it names the key itself, or a table that the key is in."""
+    return f"{_resolved(key)}.".startswith(f"{_resolved(change)}.")
+
+
+def _resolved(key: str) -> str:
+    """Return a key as a resolved run has it: `method.mu` is short for `method.settings.mu`."""
+    table, _, rest = key.partition(".")
+    short = table == "method" and rest and rest.partition(".")[0] not in {"name", "settings"}
+    return f"method.settings.{rest}" if short else key

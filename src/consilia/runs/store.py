@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import math
 import os
-import platform
+import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import TypeAdapter
 
-import consilia
 from consilia.atomic import write_whole
 from consilia.declare.read import read_toml, validate
 from consilia.errors import MessageError, RunError, UsageError, reason
+from consilia.runs.environment import environment
+from consilia.runs.lock import take_lock
+from consilia.runs.plain import open_all, read_plain
 from consilia.runs.results import LINES, Cases, Findings, Metrics, Portraits
 from consilia.runs.spec import RunSpec
 
-_PACKAGES = (
-    "torch",
-    "monai",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "scikit-image",
-    "safetensors",
-    "pydantic",
-)
-
-
 #: The state of the round that a validation rule selected; the last checkpoint serves other rules.
 SELECTED = "selected"
+
+#: The folder of a checkpoint, and what a crash left of one; whatever else is there is not ours.
+_CHECKPOINT = re.compile(r"round-([0-9]{6,})")
+_PART = re.compile(r"\.round-[0-9]{6,}\.part")
+
+#: The way out of a file that is there and cannot be read.
+_READABLE = "let this user read it, or put back what was there"
 
 #: The way out of a file that cannot be used, where removing it and resuming the run is not enough.
 _WAYS_OUT = {
     "federation.json": "begin it again with another --out",  # its sites know it by the name in there
     "cases.json": "remove it and metrics.json and `consilia resume` the run",
+    "data.json": "if images and labels are the same as before, remove it and `consilia resume` the run",
     "findings.json": "remove it and metrics.json and `consilia resume` the run",
     "portraits.json": "remove it, and the report goes without what it shows",  # only training writes it
 }
@@ -61,6 +57,7 @@ class Progress:
     bytes_down: int = 0
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=dict)  # by site, the round of its last update
+    asked: str = ""  # the digest of the spec; older runs have none
 
 
 class RunFolder:
@@ -111,22 +108,32 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Hold the folder for one process; a second one is refused."""
         try:
-            opened = (self.path / ".lock").open("w")
+            handle = take_lock(self.path / ".lock")
+        except BlockingIOError:
+            msg = f"run folder '{self.path}' is in use by another process; wait for it to end"
+            raise RunError(msg) from None
         except OSError as error:
             msg = f"run folder '{self.path}' cannot be written: {reason(error)}; copy it elsewhere"
             raise RunError(msg) from None
-        with opened as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                msg = f"run folder '{self.path}' is in use by another process; wait for it to end"
-                raise RunError(msg) from None
+        with handle:
             yield
 
     def spec(self) -> RunSpec:
         """Return what was asked."""
         where = f"spec.toml of run '{self.path}'"
         return validate(RunSpec, read_toml(self.path / "spec.toml", UsageError), where, UsageError)
+
+    def asked(self) -> str:
+        """Return a digest of `spec.toml` as the file is, whatever defaults a later version adds to it.
+
+        It leaves out where the run computes, and where data is, which `data.json` knows again.
+        """
+        tables = read_toml(self.path / "spec.toml", UsageError)
+        half = tables.pop("engine", {}).get("precision") == "bf16"  # as in `same_run`
+        for site in tables["federation"]["site"]:
+            del site["data"]
+        text = json.dumps([tables, half], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def data(self) -> Path | None:
         """Return where the run's relative data paths begin, if that folder is on this machine."""
@@ -148,10 +155,9 @@ class RunFolder:
 
     def lines(self, name: str) -> list[dict[str, Any]]:
         """Return the whole lines of `rounds.jsonl` or `ledger.jsonl`, without one cut short by a crash."""
-        path = self.path / name
-        if not path.exists():
+        if not (self.path / name).exists():
             return []
-        texts = path.read_bytes().splitlines()
+        texts = self._read(name).splitlines()
         found: list[dict[str, Any]] = []
         for number, text in enumerate(texts, start=1):
             try:
@@ -186,13 +192,13 @@ class RunFolder:
             name: The file, within the run folder.
             kind: The type that its value has to fit.
         """
-        path = self.path / name
-        if not path.is_file():
+        if not (self.path / name).is_file():
             msg = f"run '{self.path}' has no {name} yet; `consilia resume` finishes it"
             raise UsageError(msg)
         found = "is damaged"
+        text = self._read(name)
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
+            value = json.loads(text.decode("utf-8"))
             found = "does not hold what a run writes there"
             TypeAdapter(kind).validate_python(value, strict=True)
         except (ValueError, RecursionError):
@@ -202,6 +208,14 @@ class RunFolder:
             msg = f"{name} of run '{self.path}' {found}; {out}"
             raise UsageError(msg) from None
         return value
+
+    def _read(self, name: str) -> bytes:
+        """Return what a file holds; one that cannot be read is not told as damaged."""
+        try:
+            return read_plain(self.path / name)
+        except OSError as error:
+            msg = f"{name} of run '{self.path}' cannot be read: {reason(error)}; {_READABLE}"
+            raise UsageError(msg) from None
 
     def metrics(self) -> dict[str, Any]:
         """Return the final numbers."""
@@ -254,7 +268,7 @@ class RunFolder:
         with self.new_folder(f"{self.checkpoints.name}/{final.name}") as part:
             yield part
         for old in self.checkpoints.iterdir():
-            if old != final:
+            if old != final and (_CHECKPOINT.fullmatch(old.name) or _PART.fullmatch(old.name)):
                 shutil.rmtree(old, ignore_errors=True)
 
     def selected_state(self) -> tuple[int, Path] | None:
@@ -266,8 +280,15 @@ class RunFolder:
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
         """Return the last whole checkpoint and its round."""
-        whole = sorted(self.checkpoints.glob("round-*")) if self.checkpoints.is_dir() else []
-        return (int(whole[-1].name.removeprefix("round-")), whole[-1]) if whole else None
+        return max(self._whole_checkpoints(), default=None)
+
+    def _whole_checkpoints(self) -> list[tuple[int, Path]]:
+        there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return [
+            (int(named[1]), path)
+            for path in there
+            if (named := _CHECKPOINT.fullmatch(path.name)) and path.is_dir()
+        ]
 
     def progress_at(self, state: Path) -> Progress:
         """Return how far the run had come at a checkpoint."""
@@ -276,21 +297,41 @@ class RunFolder:
                 kept = json.loads((state / "progress.json").read_text(encoding="utf-8"))
                 if not {"round", "admitted"} <= set(kept):
                     raise ValueError
-                return TypeAdapter(Progress).validate_python(kept)
+                progress = TypeAdapter(Progress).validate_python(kept)
             except (OSError, ValueError, TypeError, RecursionError):
                 msg = "file 'progress.json' is missing, damaged or not ours"
                 raise MessageError(msg) from None
+            named = _CHECKPOINT.fullmatch(state.name)
+            if named and progress.round != int(named[1]):
+                msg = f"file 'progress.json' is of round {progress.round}; expected {int(named[1])}"
+                raise MessageError(msg)
+        if progress.asked and progress.asked != self.asked():
+            msg = (
+                f"spec.toml of run '{self.path}' is not the one that its rounds were made with; put it "
+                "back as it was, or begin a new run with another --out"
+            )
+            raise RunError(msg)
+        return progress
 
     @contextmanager
     def reading(self, state: Path) -> Iterator[None]:
         """Read a checkpoint of this run; one that cannot be used is refused with the way out."""
         try:
+            open_all(state)
+        except OSError as error:
+            name = Path(error.filename or state).relative_to(state)
+            msg = (
+                f"checkpoint '{state}' cannot be used: '{name}' cannot be read: {reason(error)}; "
+                f"{_READABLE}"
+            )
+            raise UsageError(msg) from None
+        try:
             yield
         except MessageError as error:
             out = "begin the run again with another --out"
             if state.parent == self.checkpoints and not self.finished:
-                rest = [path for path in sorted(self.checkpoints.glob("round-*")) if path != state]
-                after = int(rest[-1].name.removeprefix("round-")) if rest else 0
+                rest = [number for number, path in self._whole_checkpoints() if path != state]
+                after = max(rest, default=0)
                 out = f"remove that folder and resume the run from round {after + 1}, or {out}"
             msg = f"checkpoint '{state}' cannot be used: {error}; {out}"
             raise MessageError(msg) from None
@@ -335,26 +376,6 @@ def same_run(one: RunSpec, other: RunSpec) -> bool:
     half = [spec.engine.precision == "bf16" for spec in (one, other)]
     same = one.model_dump(exclude={"engine"}) == other.model_dump(exclude={"engine"})
     return same and half[0] == half[1]
-
-
-def environment(data: Path | None = None) -> dict[str, Any]:
-    """Return on what a run was made: versions, machine (no host name) and where its data was."""
-    return {
-        "data": None if data is None else str(data.resolve()),
-        "consilia": consilia.__version__,
-        "python": sys.version.split()[0],
-        "platform": platform.platform(),
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "packages": {name: _version(name) for name in _PACKAGES},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _write(path: Path, text: str) -> None:
