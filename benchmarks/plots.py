@@ -329,7 +329,7 @@ CHARTS: dict[str, tuple[Chart, str, str, str]] = {
     "scale": (
         scale,
         "From four to a thousand sites",
-        "One run per point, in a process of its own; without training with `--engine`.",
+        "Federations of all sizes take turns in one process; without training with `--engine`.",
         "python -m benchmarks.scale",
     ),
     "peers": (

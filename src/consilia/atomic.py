@@ -25,7 +25,9 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         part.touch(mode=mode)
         allowed = part.stat().st_mode
         yield part
-        part.chmod(allowed)  # who fills it may have put a file of its own there, as safetensors does
+        part.chmod(
+            allowed
+        )  # who fills it may have put a file of its own there, as safetensors does
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
         part.replace(path)
