@@ -777,8 +777,8 @@ CASES = [
     asked(
         "study above",
         run(study="../elsewhere"),
-        "study '../elsewhere' must be a plain name that does not begin with '.' and has no '/';"
-        " run folders are named after it",
+        "study '../elsewhere' must be a plain name that does not begin with '.', '@' or a space and "
+        "has no '/'; run folders are named after it",
     ),
     asked(
         "bad tracker",
@@ -1576,8 +1576,8 @@ CASES = [
     asked(
         "study of a space",
         run(study=" "),
-        "study ' ' must be 1 to 63 characters without '/' and ',' and without space at its ends; "
-        "rename it",
+        "study ' ' must be a plain name that does not begin with '.', '@' or a space and has no '/'; "
+        "run folders are named after it",
     ),
     Case(
         "endless number of rounds",

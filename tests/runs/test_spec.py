@@ -105,20 +105,31 @@ def test_odd_tables_are_one_sentence(study, tables, sentence):
         read_spec(study(**tables))
 
 
-@pytest.mark.parametrize("name", [".", "..", "../up", "a/b", ".hidden", "a\nb", "a@b/c", "a@\x1b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".",
+        "..",
+        "../up",
+        "a/b",
+        ".hidden",
+        "a\nb",
+        "a@b/c",
+        "a@\x1b",
+        "",
+        " ",
+        "a ",
+        " a",
+        "@fold1",
+    ],
+)
 def test_a_study_is_a_folder_name(name):
     with pytest.raises(UsageError, match="must be a plain name"):
         RunSpec.model_validate({"study": name, "federation": federation_table()})
 
 
-@pytest.mark.parametrize("name", ["", " ", "a ", "a,b", "x" * 64, "@fold1"])
-def test_a_study_has_a_name_as_labels_have(name):
-    with pytest.raises(UsageError, match=r"study '.*' must be 1 to 63 characters"):
-        RunSpec.model_validate({"study": name, "federation": federation_table()})
-
-
-def test_settings_may_make_the_name_of_a_study_longer():
-    name = "x" * 63 + "@one+another"
+def test_the_name_of_a_study_may_be_long():
+    name = "x" * 100 + "@one+another"
     assert RunSpec.model_validate({"study": name, "federation": federation_table()}).study == name
 
 

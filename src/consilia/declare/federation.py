@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from consilia.declare.supervision import DEFAULT_SPARSITY, Sparsity, Supervision
-from consilia.errors import ConsiliaError, DeclarationError, listing, suggestion
+from consilia.errors import DeclarationError, listing, suggestion
 
 Task = Literal["segmentation", "classification"]
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -29,14 +29,14 @@ POOLED = "pooled"
 COMMON = "common"
 
 
-def plain(name: str, what: str, error: type[ConsiliaError] = DeclarationError) -> str:
+def plain(name: str, what: str) -> str:
     """Return a name, or refuse one that a table, a metric or a line on a screen cannot have."""
     if not PLAIN.fullmatch(name) or not name.isprintable():
         msg = (
             f"{what} '{name}' must be 1 to 63 characters without '/' and ',' and without "
             "space at its ends; rename it"
         )
-        raise error(msg)
+        raise DeclarationError(msg)
     return name
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from consilia.declare.federation import DATASET, Declared, Federation, plain
+from consilia.declare.federation import DATASET, Declared, Federation
 from consilia.declare.read import TOO_DEEP, TOO_LONG, read_federation, read_toml, validate
 from consilia.errors import UsageError, listing, reason, suggestion
 from consilia.runs.settings import apply_setting
@@ -106,13 +106,13 @@ class RunSpec(Declared):
     @field_validator("study")
     @classmethod
     def _study_is_a_name(cls, study: str) -> str:
-        if study.startswith(".") or "/" in study or not study.isprintable():
+        bare = study.strip()
+        if bare != study or not bare or bare[0] in ".@" or "/" in bare or not bare.isprintable():
             msg = (
-                f"study '{study}' must be a plain name that does not begin with '.' and has no '/'; "
-                "run folders are named after it"
+                f"study '{study}' must be a plain name that does not begin with '.', '@' or a space and "
+                "has no '/'; run folders are named after it"
             )
             raise UsageError(msg)
-        plain(study.partition("@")[0], "study", UsageError)
         return study
 
     @model_validator(mode="after")
