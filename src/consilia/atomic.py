@@ -20,14 +20,12 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         path: The file, in a folder that exists.
         mode: Who may read and write it, before the umask.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.part")
+    part = path.with_name(f".{path.name}.{threading.get_native_id()}.part")  # one in all processes
     try:
         part.touch(mode=mode)
         allowed = part.stat().st_mode
         yield part
-        part.chmod(
-            allowed
-        )  # who fills it may have put a file of its own there, as safetensors does
+        part.chmod(allowed)  # safetensors puts a file of its own there, for its owner alone
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
         part.replace(path)
