@@ -594,6 +594,8 @@ def test_check_a_study_as_its_setting_declares_it(call, capfd, monkeypatch, here
 def test_check_takes_a_folder_before_a_study_of_its_name(call, here):
     (here / "shapes").rename(here / "phantom-mixed")
     assert call("check", "phantom-mixed").out.startswith("anna: 9 images")
+    (here / "phantom-mixed").rename(here / "phantom-mixed@uul")
+    assert call("check", "phantom-mixed@uul").out.startswith("anna: 9 images")
 
 
 # ------------------------------------------------------------------------------------- ending early

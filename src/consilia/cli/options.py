@@ -72,9 +72,10 @@ def is_study(named: str) -> bool:
     """Whether an argument names a run file or a built-in study, and no federation, folder or file."""
     from consilia.runs.spec import studies
 
+    if (path := Path(named)).exists():
+        return path.name == "run.toml"
     name, sign, _ = named.partition("@")
-    path = Path(name)
-    return bool(sign) or path.name == "run.toml" or (name in studies() and not path.exists())
+    return bool(sign) or path.name == "run.toml" or name in studies()
 
 
 def said_again(key: str, changes: Iterable[str]) -> list[str]:

@@ -26,8 +26,7 @@ from typing import Any
 
 from consilia.atomic import write_whole
 from consilia.errors import RunError, UsageError
-from consilia.runs.lock import is_held as is_held  # `status` asks it of a run
-from consilia.runs.lock import take_lock
+from consilia.runs.lock import is_held, take_lock
 
 LIST = "processes.json"
 PIDS = "pids.json"

@@ -14,6 +14,7 @@ from consilia.federation import processes
 from consilia.federation.coordinator import Coordinator
 from consilia.federation.kept import read_kept
 from consilia.federation.up import door_answers
+from consilia.runs.lock import is_held
 from consilia.runs.store import RunFolder
 
 
@@ -85,6 +86,6 @@ def _run_status(path: Path) -> dict[str, Any]:
         "method": spec.method.name,
         "rounds": spec.rounds,
         "finished": folder.finished,
-        "active": processes.is_held(path / ".lock"),
+        "active": is_held(path / ".lock"),
         "history": rounds,
     }
