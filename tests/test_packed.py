@@ -11,6 +11,7 @@ from torch import Tensor
 
 from consilia.errors import MessageError
 from consilia.payload import (
+    DeviceWeights,
     Group,
     Layout,
     PackedWeights,
@@ -235,3 +236,47 @@ def test_they_are_saved_and_come_back(tmp_path):
     one, two = (load(tmp_path / f"{n}.safetensors", Message, LAYOUT) for n in ("one", "two"))
     assert_same(one.weights, plain())
     assert_same(one.weights, two.weights)
+
+
+# --- weights that stay on a device ---
+
+
+def test_weights_on_a_device_are_the_same_weights_and_cross_once(tmp_path, monkeypatch):
+    crossings = []
+    across = PackedWeights.to
+    monkeypatch.setattr(
+        PackedWeights, "to", lambda self, device: crossings.append(device) or across(self, device)
+    )
+    weights = DeviceWeights(PackedWeights.of(plain()))
+    record = pack(Message(weights, 3), "train", "a", 1)
+    assert is_finite(record)
+    assert record.size > weights.nbytes
+    assert entries(record)[0].numbers == sum(tensor.numel() for tensor in plain().values())
+    assert unpack(Message, record, LAYOUT).weights is weights
+    assert crossings == []  # carried, checked and noted where they are
+    host = PackedWeights.of(plain())
+    assert all(torch.equal(weights[name], value) for name, value in host.items())
+    told = pack(Message(host, 3), "train", "a", 1)
+    assert entries(record, hashes=True) == entries(told, hashes=True)
+    save(tmp_path / "w.safetensors", Message(weights, 3))
+    kept = load(tmp_path / "w.safetensors", Message, LAYOUT).weights
+    assert all(torch.equal(kept[name], value) for name, value in host.items())
+    assert len(crossings) == 1
+
+
+def test_a_number_on_a_device_that_is_not_finite_is_found():
+    odd = {**plain(), "bias": torch.tensor([1.0, float("inf")])}
+    weights = DeviceWeights(PackedWeights.of(odd))
+    assert not is_finite(pack(Message(weights, 3), "train", "a", 1))
+
+
+def test_writing_into_the_hosts_copy_parts_it_from_the_device():
+    weights = DeviceWeights(PackedWeights.of(plain()))
+    assert torch.equal(weights["bias"], plain()["bias"])
+    assert weights.there is not None  # reading changes nothing
+    weights["bias"].fill_(7)
+    assert weights.there is None
+    assert {7.0} == set(
+        unpack(Message, pack(Message(weights, 3), "train", "a", 1)).weights["bias"].tolist()
+    )
+    assert any(7.0 in piece.tolist() for piece in weights.pieces() if piece.dtype == torch.float32)

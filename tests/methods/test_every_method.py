@@ -69,8 +69,11 @@ def test_it_trains_and_its_numbers_are_finite(name, task, tmp_path):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_same_run_twice_is_the_same_also_with_sites_in_lanes(name, first_run, tmp_path):
+def test_the_same_run_twice_is_the_same_also_in_lanes_with_weights_that_stay_on_a_device(
+    name, first_run, tmp_path, monkeypatch
+):
     path, one = first_run(name)
+    monkeypatch.setattr("consilia.training.transfer.STAY", {"cpu"})
     two = run_toy(with_changes(spec_for(name), "engine.lanes=2"), tmp_path / "two")
     assert without_times(one) == without_times(two)
     assert_same_state(final_state(path), final_state(tmp_path / "two"))

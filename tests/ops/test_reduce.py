@@ -1,12 +1,14 @@
 """The reducer against a plain sum, its fallbacks, and METHODS' numbers."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 
 from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.ops.reduce import mixtures, normalise, reduce, reduce_whole
-from consilia.payload import PackedWeights
+from consilia.payload import DeviceWeights, PackedWeights
 
 GROUPS = {"body": ("w", "n"), "head": ("rows",)}
 
@@ -187,7 +189,9 @@ KINDS_OF_SHARES = {
 
 @pytest.mark.parametrize("block", [1, 5, 20, 1 << 17])
 @pytest.mark.parametrize("kind", KINDS_OF_SHARES)
-@pytest.mark.parametrize("form", ["plain", "packed", "by group", "disk", "mixed"])
+@pytest.mark.parametrize(
+    "form", ["plain", "packed", "by group", "disk", "mixed", "device", "device and host"]
+)
 def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
     form, kind, block, monkeypatch, tmp_path
 ):
@@ -204,10 +208,15 @@ def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
         updates = {
             site: DiskWeights(scratch, PackedWeights.of(update)) for site, update in updates.items()
         }
+    elif form.startswith("device"):
+        previous = DeviceWeights(PackedWeights.of(previous))
+        for site in "abc" if form == "device" else "ab":
+            updates[site] = DeviceWeights(PackedWeights.of(updates[site]))
     elif form == "mixed":  # one in another order, one with a tensor more
         updates["a"] = PackedWeights.of({"more": torch.ones(3), **updates["a"]})
         updates["b"] = dict(reversed(updates["b"].items()))
     found = reduce(previous, updates, KINDS_OF_SHARES[kind], PARTS)
+    assert isinstance(found, DeviceWeights) == (form == "device")
     assert list(found) == list(previous)
     for name, value in expected.items():
         assert found[name].dtype == value.dtype
@@ -222,6 +231,29 @@ def test_a_result_has_memory_of_its_own():
         result["n"].fill_(99)
         assert previous["rows"][0] == 7
         assert UPDATES["a"]["n"] == 9
+
+
+def test_updates_on_a_device_are_summed_without_the_host(monkeypatch):
+    previous, *updates = (DeviceWeights(PackedWeights.of(drawn(seed))) for seed in range(4))
+
+    across = PackedWeights.to
+
+    def crosses(weights, device):
+        by = [frame.filename for frame in inspect.stack()]
+        assert any("beartype" in name for name in by), "the host was asked for numbers"
+        return across(weights, device)  # the type checks of tests look at a tensor
+
+    monkeypatch.setattr(PackedWeights, "to", crosses)
+    for shares in KINDS_OF_SHARES.values():
+        previous = reduce(previous, dict(zip("abc", updates, strict=True)), shares, PARTS)
+    assert previous.there is not None
+
+
+def test_an_update_that_somebody_wrote_into_is_summed_as_it_is_now():
+    updates = {site: DeviceWeights(PackedWeights.of(drawn(1))) for site in "ab"}
+    updates["b"]["a.w"].fill_(3.0)
+    found = reduce(drawn(0), updates, {"body": {"a": 1.0, "b": 1.0}}, PARTS)
+    assert torch.equal(found["a.w"], ((drawn(1)["a.w"].double() + 3) / 2).float())
 
 
 def test_a_tensor_that_a_site_did_not_send_is_missed():

@@ -8,7 +8,9 @@ from consilia.methods import make_method
 from consilia.testing import toy_sites, toy_spec
 from consilia.training.batch import ResidentCases
 from consilia.training.local import rate_at, train_locally
+from consilia.training.optimizers import make_optimizer
 from consilia.training.seeds import derive, seeded
+from consilia.training.settings import Training
 from consilia.training.site import Site
 
 
@@ -128,3 +130,15 @@ def test_a_second_network_starts_elsewhere():
     assert any(not torch.equal(one[name], two[name]) for name in one)
     again = bench.start("second")
     assert all(torch.equal(two[name], again[name]) for name in two)
+
+
+def test_an_optimiser_goes_on_with_moments_in_the_order_of_its_parameters():
+    weight = torch.nn.Parameter(torch.rand(4, 3, 3, 3).to(memory_format=torch.channels_last))
+    moments = torch.rand(4, 3, 3, 3)  # as a file gives them back
+    state = {"w": {"exp_avg": moments, "exp_avg_sq": moments.clone(), "step": torch.tensor(5.0)}}
+    optimizer = make_optimizer({"w": weight}, Training(batch=1), state)
+    kept = optimizer.state[weight]
+    assert kept["exp_avg"].stride() == weight.stride() != moments.stride()
+    assert torch.equal(kept["exp_avg"], moments)
+    assert kept["step"] == 5
+    assert kept["exp_avg_sq"].data_ptr() != state["w"]["exp_avg_sq"].data_ptr()

@@ -47,3 +47,20 @@ def test_what_was_fetched_fills_a_network_again_to_the_bit():
     fill(tensors, {name: kept[name] for name in reversed(list(kept))})
     assert all(torch.equal(tensors[name], value) for name, value in kept.items())
     assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_weights_that_stay_on_a_device_fill_its_networks_without_the_host(monkeypatch):
+    monkeypatch.setattr("consilia.training.transfer.STAY", {"cpu"})
+    tensors = {"w": torch.arange(6.0).view(2, 3), "n": torch.tensor(3)}
+    kept = fetch(tensors)
+    assert kept.there is not None
+    goals = {"w": torch.zeros(2, 3), "n": torch.tensor(0)}
+    with monkeypatch.context() as patched:
+        patched.setattr(type(kept), "buffers", property(lambda self: 1 / 0))
+        fill(goals, kept)
+        assert sent(kept, torch.device("cpu"))["w"].tolist() == tensors["w"].tolist()
+    assert torch.equal(goals["w"], tensors["w"])
+    assert goals["n"] == 3
+    kept["w"].zero_()  # from now on the host's copy counts
+    fill(goals, kept)
+    assert not goals["w"].any()

@@ -166,5 +166,7 @@ class Lane:
                     return
                 except BaseException as error:
                     self._error = error  # raised again where the result is asked for
+                if self._stream is not None:
+                    self._stream.synchronize()  # others read what it made, on streams of their own
                 self._task = None
                 self._theirs.release()

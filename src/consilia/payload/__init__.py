@@ -19,11 +19,19 @@ Consilia is ever pickled.
 from consilia.payload.codec import build, flatten, pieces
 from consilia.payload.files import is_whole, load, save, save_flat
 from consilia.payload.kinds import Group, Json, Layout, Shape, Spec, Weights
-from consilia.payload.packed import Packed, PackedWeights, Packing, Stretch, bytes_of
+from consilia.payload.packed import (
+    DeviceWeights,
+    Packed,
+    PackedWeights,
+    Packing,
+    Stretch,
+    bytes_of,
+)
 from consilia.payload.record import Record, is_finite, pack, unpack
 from consilia.payload.shown import FieldEntry, entries
 
 __all__ = [
+    "DeviceWeights",
     "FieldEntry",
     "Group",
     "Json",

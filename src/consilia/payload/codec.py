@@ -59,7 +59,7 @@ class Table(Mapping[str, Tensor]):
     def pieces(self) -> Iterator[Tensor]:
         """Yield all numbers in as few tensors as they lie in."""
         for value in self._held.values():
-            yield from value.buffers.values() if isinstance(value, PackedWeights) else (value,)
+            yield from value.pieces() if isinstance(value, PackedWeights) else (value,)
 
     def __getitem__(self, path: str) -> Tensor:
         found = self._held.get(path)

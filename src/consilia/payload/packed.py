@@ -1,7 +1,8 @@
 """Weights in one piece: one buffer per element type, of which the tensors are views.
 
 What is done to all numbers alike is then done once and not tensor by tensor: a copy across to a GPU,
-the look for numbers that are not finite, a sum over sites. Whoever does not care reads a mapping.
+the look for numbers that are not finite, a sum over sites. Whoever does not care reads a mapping, also
+where the numbers are on a GPU (`DeviceWeights`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,6 +117,11 @@ class Packed(Mapping[str, Tensor], ABC):
         """The bytes of all tensors."""
         return self.packing.nbytes
 
+    @property
+    def there(self) -> PackedWeights | None:
+        """The weights on the device where they stay; `None`: the host has them."""
+        return None
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.packing.specs)
 
@@ -126,30 +132,39 @@ class Packed(Mapping[str, Tensor], ABC):
 class PackedWeights(Packed):
     """Weights in memory; the tensors are views, so that what is written into one is in the buffer too."""
 
+    buffers: Mapping[torch.dtype, Tensor]
+
     def __init__(self, packing: Packing, buffers: Mapping[torch.dtype, Tensor]) -> None:
         self.packing = packing
         self.buffers = buffers
         self._digests: dict[bytes, tuple[tuple[int, ...], str]] = {}
 
-    @classmethod
-    def of(cls, weights: Weights) -> PackedWeights:
+    @staticmethod
+    def of(weights: Weights) -> PackedWeights:
         """Return a copy of weights in one piece, on the device where they are."""
         packing = Packing.of(weights)
         with torch.no_grad():
             if isinstance(weights, PackedWeights):
-                return cls(packing, {kind: _joined([b]) for kind, b in weights.buffers.items()})
+                copies = {kind: _joined([b]) for kind, b in weights.buffers.items()}
+                return PackedWeights(packing, copies)
             held = dict(weights.items())  # read once, where they wait on disk
             parts = {
                 kind: [held[name].reshape(-1) for name in names]
                 for kind, names in packing.names.items()
             }
-            return cls(packing, {kind: _joined(each) for kind, each in parts.items()})
+            return PackedWeights(packing, {kind: _joined(each) for kind, each in parts.items()})
 
-    @classmethod
-    def like(cls, weights: Weights) -> PackedWeights:
+    @staticmethod
+    def like(weights: Weights, device: torch.device | None = None) -> PackedWeights:
         """Return room for weights of the same names, shapes and types; what is in it means nothing."""
         packing = Packing.of(weights)
-        return cls(packing, {kind: _room(size, kind) for kind, size in packing.sizes.items()})
+        return PackedWeights(
+            packing, {kind: _room(size, kind, device) for kind, size in packing.sizes.items()}
+        )
+
+    def pieces(self) -> Iterable[Tensor]:
+        """Return all numbers in as few tensors as they lie in, wherever that is."""
+        return self.buffers.values()
 
     def to(self, device: torch.device) -> PackedWeights:
         """Return a copy on a device, by way of pinned memory where it crosses."""
@@ -181,7 +196,7 @@ class PackedWeights(Packed):
 
         A message to all sites is the same for each: it is hashed once.
         """
-        versions = tuple(buffer._version for buffer in self.buffers.values())
+        versions = _versions(self.buffers)
         if head not in self._digests or self._digests[head][0] != versions:
             found = hashlib.sha256(head)
             for run in self.packing.runs:
@@ -190,13 +205,51 @@ class PackedWeights(Packed):
         return self._digests[head][1]
 
 
+class DeviceWeights(PackedWeights):
+    """Weights that stay on the device where they were made; the host has a copy once somebody reads them.
+
+    So between training and averaging on a GPU nothing crosses, unless a method, a file or a hash wants
+    the numbers themselves.
+    """
+
+    def __init__(self, made: PackedWeights) -> None:
+        self.packing = made.packing
+        self._made = made
+        self._digests = {}
+        self._versions: tuple[int, ...] | None = None
+
+    @property
+    def there(self) -> PackedWeights | None:
+        """The weights on their device, or `None` where somebody has written into the host's copy."""
+        unread = self._versions is None
+        return self._made if unread or self._versions == _versions(self.buffers) else None
+
+    @functools.cached_property
+    def buffers(self) -> Mapping[torch.dtype, Tensor]:  # type: ignore[override]  # copied when read
+        """The host's copy."""
+        host = self._made.to(torch.device("cpu")).buffers
+        self._versions = _versions(host)
+        return host
+
+    def pieces(self) -> Iterable[Tensor]:
+        """Return all numbers in as few tensors as they lie in, wherever that is."""
+        return (self if self.there is None else self.there).buffers.values()
+
+
+def _versions(buffers: Mapping[torch.dtype, Tensor]) -> tuple[int, ...]:
+    """Return how often each buffer has been written into."""
+    return tuple(buffer._version for buffer in buffers.values())
+
+
 def bytes_of(tensor: Tensor) -> Tensor:
     """Return a tensor's bytes in the common order of its numbers, without a copy where that can be."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _room(size: int, kind: torch.dtype) -> Tensor:
+def _room(size: int, kind: torch.dtype, device: torch.device | None = None) -> Tensor:
     """Return memory for so many numbers; NumPy's lies in large pages where the system has them."""
+    if device is not None and device.type != "cpu":
+        return torch.empty(size, dtype=kind, device=device)
     return torch.from_numpy(np.empty(size * kind.itemsize, dtype=np.uint8)).view(kind)
 
 

@@ -95,10 +95,18 @@ def take_over(
     """Let an optimiser go on from a state, on copies of it."""
     for name, kept in state.items():
         if name in parameters:
-            device = parameters[name].device
-            optimizer.state[parameters[name]] = {
-                k: v.to(device, copy=True) for k, v in kept.items()
-            }
+            parameter = parameters[name]
+            optimizer.state[parameter] = {k: _beside(parameter, v) for k, v in kept.items()}
+
+
+def _beside(parameter: nn.Parameter, value: Tensor) -> Tensor:
+    """Return a copy where a parameter lies, its numbers in the parameter's order: fused steps ask for it.
+
+    What comes from a file has forgotten that order (channels last on a GPU).
+    """
+    if value.shape != parameter.shape:  # a count of steps
+        return value.to(parameter.device, copy=True)
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def optimizer_state(

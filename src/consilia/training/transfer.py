@@ -1,7 +1,8 @@
 """Weights between a network and the messages: in place, and across to a GPU in one piece.
 
-What crosses lies in pinned memory, which PyTorch keeps and hands out again: the copy is several times
-faster than from fresh pages, of which each is first touched one by one.
+What a network on a GPU has learned stays there until the host needs the numbers. What crosses lies in
+pinned memory, which PyTorch keeps and hands out again: the copy is several times faster than from fresh
+pages, of which each is first touched one by one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from consilia.payload import PackedWeights, Weights
+from consilia.payload import DeviceWeights, Packed, PackedWeights, Weights
+
+#: Kinds of device on which weights stay.
+STAY = {"cuda"}
 
 
 def fill(tensors: Mapping[str, Tensor], weights: Weights) -> None:
@@ -33,15 +37,18 @@ def sent(weights: Weights, device: torch.device) -> dict[str, Tensor]:
 
 
 def fetch(tensors: Mapping[str, Tensor]) -> PackedWeights:
-    """Return copies of tensors on the CPU, in the common order of their numbers and in one piece."""
+    """Return copies of tensors in the common order of their numbers and in one piece."""
     packed = PackedWeights.of(tensors)
-    crosses = any(buffer.is_cuda for buffer in packed.buffers.values())
-    return packed.to(torch.device("cpu")) if crosses else packed
+    stays = {buffer.device.type for buffer in packed.buffers.values()} & STAY
+    return DeviceWeights(packed) if stays else packed
 
 
 def _arrived(tensors: Mapping[str, Tensor], weights: Weights) -> Weights:
     """Return weights where they are needed: many small copies to a GPU would each wait for the last."""
     goals = {tensor.device for tensor in tensors.values()}
+    there = weights.there if isinstance(weights, Packed) else None
+    if there is not None and goals == {piece.device for piece in there.pieces()}:
+        return there
     if not any(device.type == "cuda" for device in goals):
         return weights
     crossing = {
