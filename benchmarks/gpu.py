@@ -16,7 +16,7 @@ import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,18 @@ AGREE = (
     ("phantom-mixed@uul", "fedst"),
     ("phantom-disc", "fedlppa"),
     ("phantom-findings", "fedavg"),
+)
+
+MAIN = ("fedavg", "fedmix", "fedia", "fedlppa")
+#: Network, size, images a site, methods, and whether also in a quick run. Enough images that every lane
+#: has recorded its steps in the first round.
+CASES = (
+    ("unet-fedlppa", 128, 240, MAIN, True),
+    ("unet-fedlppa", 256, 120, MAIN, False),
+    ("unet-fedia", 128, 120, MAIN[:1], True),
+    ("densenet121", 64, 120, MAIN[:1], True),
+    ("unet-small", 128, 240, MAIN[:1], False),
+    ("unet-fedia", 256, 120, MAIN[:1], False),
 )
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # without a GPU it only tries itself out
@@ -251,6 +263,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "lanes": {"capture": "auto"},
     "compiled": {"capture": "auto", "compile": "on"},
     "bf16": {"capture": "auto", "precision": "bf16"},
+    "bf16-compiled": {"capture": "auto", "compile": "on", "precision": "bf16"},
 }
 
 
@@ -310,6 +323,22 @@ def profile(images: int) -> str:
     return "\n".join(lines)
 
 
+def named(text: str, known: Collection[str]) -> tuple[str, ...]:
+    """Return names that commas part; one that is not known ends the benchmark with a sentence."""
+    names = tuple(filter(None, text.split(",")))
+    for name in names:
+        if name not in known:
+            message = f"benchmarks.gpu: there is no {name!r}, only {', '.join(known)}"
+            raise SystemExit(message)
+    return names
+
+
+def default_paths(given: argparse.Namespace) -> tuple[str, ...]:
+    """Return the paths that are timed where none are named."""
+    paths = ("captured", "lanes") if given.quick else ("eager", "captured", "lanes", "bf16")
+    return (*paths, "compiled") if given.compile else paths
+
+
 def main() -> None:
     """Print both tables and write benchmarks/results/gpu.json."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -317,6 +346,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also with compiled networks")
     parser.add_argument("--only", choices=("agreement", "speed"))
     parser.add_argument("--methods", default="", help="such as fedavg,fedmix; default: all")
+    parser.add_argument("--cases", default="", help="such as unet-fedia:128; default: all")
+    parser.add_argument("--paths", default="", help=f"of {','.join(ENGINES)}; default: most")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     started = time.perf_counter()
@@ -347,23 +378,16 @@ def main() -> None:
                     )
                 result["agreement"].append(row)
     if given.only != "agreement":
-        # Enough images that every lane has recorded its steps in the first round.
-        many, every = 240, ("fedavg", "fedmix", "fedia", "fedlppa")
-        rivals = tuple(method for method in every[1:] if method in (chosen or every))
-        paths = ("captured", "lanes") if given.quick else ("eager", "captured", "lanes", "bf16")
-        with_compiler = (*paths, "compiled") if given.compile else paths
+        paths = named(given.paths, ENGINES) or default_paths(given)
+        wanted = named(given.cases, [f"{network}:{size}" for network, size, *_ in CASES])
         print("images/s, and how many times the bare loop's")
-        result["speed"] += speed("unet-fedlppa", 128, every[:1], many, with_compiler)
-        result["speed"] += speed("unet-fedlppa", 128, rivals, many, paths)
-        result["speed"] += speed("unet-fedlppa", 256, every[:1], many // 2, with_compiler)
-        result["speed"] += speed("unet-fedia", 128, every[:1], many // 2, paths)
-        result["speed"] += speed("densenet121", 64, every[:1], many // 2, paths)
-        if not given.quick:
-            result["speed"] += speed("unet-fedlppa", 256, rivals, many // 2, paths)
-            result["speed"] += speed("unet-small", 128, every[:1], many, paths)
-            result["speed"] += speed("unet-fedia", 256, every[:1], many // 2, paths)
-        result["profile"] = profile(many)
-        print(result["profile"])
+        for network, size, images, methods, always in CASES:
+            if f"{network}:{size}" in wanted or (not wanted and (always or not given.quick)):
+                each = tuple(method for method in methods if method in (chosen or methods))
+                result["speed"] += speed(network, size, each, images, paths)
+        if not given.cases:
+            result["profile"] = profile(CASES[0][2])
+            print(result["profile"])
     result["seconds"] = time.perf_counter() - started
     write("gpu", result)
     print(json.dumps(result))
