@@ -38,7 +38,7 @@ from consilia.engines.inprocess import (
 from consilia.methods import METHODS, labels_seen, make_method, why_not
 from consilia.runs.spec import RunSpec, read_spec
 from consilia.training.batch import ResidentCases
-from consilia.training.site import Site, images_at_once
+from consilia.training.site import Site, images_at_once, laid_out
 
 GOAL, SECOND_ORDER_GOAL = 1.15, 1.2
 QUIET: dict[str, object] = {
@@ -180,7 +180,7 @@ def pair(method: str, case: Case, steps: int) -> dict[str, Callable[[], bare.Wei
         up, memory = made.local_update(made.broadcast(server, case.site), memory, site(number))
         server = made.aggregate(server, {case.site: up})
     down, now = made.broadcast(server, case.site), case.before + 1
-    networks = {name: bench.learner.build() for name in case.networks}
+    networks = {name: laid_out(bench.learner.build()) for name in case.networks}
     for network in networks.values():
         bench.learner.place(network, federation, case.site)
     place = bare.Place(spec, case.site, now, cases, networks, down, memory)

@@ -21,6 +21,7 @@ from consilia.networks.unet import UNETS, UNet
 from consilia.runs.spec import RunSpec, read_spec
 from consilia.runs.store import RunFolder
 from consilia.training.seeds import derive, generator
+from consilia.training.site import laid_out
 
 ROUNDS = 7  # rounds 2 to 6 are timed, with the one checkpoint that falls among them
 IMAGES = 32
@@ -48,7 +49,7 @@ def bare_loop(
     """Train and average as a careful researcher would write it in one script; return when rounds end."""
     training = spec.training
     torch.manual_seed(derive(spec.seed, "network", "main"))
-    network = UNet(UNETS[spec.learner.network], 1, 1)
+    network = laid_out(UNet(UNETS[spec.learner.network], 1, 1))
     world = {k: v.clone() for k, v in network.state_dict().items()}
     moments: dict[str, dict[str, object]] = {}
     ends = []

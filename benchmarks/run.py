@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import costs, noop, overhead, plots, reading, scale, startup
+from benchmarks import costs, noop, overhead, plots, reading, scale, startup, steps
 
 
 def main() -> None:
@@ -12,6 +12,7 @@ def main() -> None:
     """
     startup.main()
     noop.main()
+    steps.main()
     overhead.main()
     costs.main()
     scale.main()

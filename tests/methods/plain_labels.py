@@ -12,6 +12,7 @@ from consilia.testing import toy_sites, toy_spec
 from consilia.training.batch import orders
 from consilia.training.learner import PlainLearner
 from consilia.training.seeds import generator, seeded
+from consilia.training.site import laid_out
 
 LABELS = ["round", "square", "star"]
 SITES = [
@@ -65,7 +66,7 @@ def new_network(spec, **changes):
     """Return the first network of a run."""
     learner = PlainLearner.of(spec.learner, spec.federation)
     with seeded(spec.seed, "network", "main"):
-        return PlainLearner(**{**learner.__dict__, **changes}).build()
+        return laid_out(PlainLearner(**{**learner.__dict__, **changes}).build())
 
 
 def federate(spec, parts, begin, *, rows="all", network=None):

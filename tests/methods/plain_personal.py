@@ -8,6 +8,7 @@ from consilia.testing import toy_sites, toy_spec
 from consilia.training.batch import ResidentCases, orders
 from consilia.training.learners import make_learner
 from consilia.training.seeds import generator, seeded
+from consilia.training.site import laid_out
 from tests.methods.support import final_state
 
 CPU = torch.device("cpu")
@@ -45,7 +46,7 @@ class Plain:
         self.spec = spec
         self.learner = learner or make_learner(spec.learner, spec.federation)
         with seeded(spec.seed, "network", "main"):
-            self.net = self.learner.build()
+            self.net = laid_out(self.learner.build())
         self.start = self.state()
         self.cases = {
             name: ResidentCases.of(data.train, data.view, CPU, spec.federation.exclusive)

@@ -22,6 +22,7 @@ from consilia.training.augment import POLICIES, apply, draw
 from consilia.training.batch import ResidentCases, orders
 from consilia.training.learners import make_learner
 from consilia.training.seeds import generator, seeded
+from consilia.training.site import laid_out
 from tests.methods.support import (
     assert_same_state,
     final_state,
@@ -144,7 +145,7 @@ def plain_run(spec, sites, absent=(), joins=None):
     method = make_method("fedlppa", spec.method.settings)
     learner = method.learner(make_learner(spec.learner, spec.federation))
     with seeded(spec.seed, "network", "main"):
-        net = learner.build()
+        net = laid_out(learner.build())
     world = {k: v.clone() for k, v in net.state_dict().items()}
     names = sorted(sites)
     parameters = {k for k, _ in net.named_parameters()}

@@ -20,7 +20,7 @@ from consilia.testing import run_toy, toy_sites, toy_spec
 from consilia.training.batch import ResidentCases, orders
 from consilia.training.learner import PlainLearner
 from consilia.training.seeds import generator, seeded
-from consilia.training.site import Site, Workbench
+from consilia.training.site import Site, Workbench, laid_out
 from consilia.training.strong import strong_view, weak_view
 from tests.methods.support import (
     assert_same_state,
@@ -76,7 +76,7 @@ def sites_of(spec, **sizes):
 
 def first_weights(spec):
     with seeded(spec.seed, "network", "main"):
-        return PlainLearner.of(spec.learner, spec.federation).build()
+        return laid_out(PlainLearner.of(spec.learner, spec.federation).build())
 
 
 def log_p(logits, exclusive):

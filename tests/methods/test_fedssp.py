@@ -13,6 +13,7 @@ from consilia.testing import run_toy
 from consilia.training.batch import orders
 from consilia.training.learner import PlainLearner
 from consilia.training.seeds import generator, seeded
+from consilia.training.site import laid_out
 from consilia.training.strong import strong_view
 from tests.methods.plain_labels import average, close, new_network, parts_of, spec_of, supervised
 from tests.methods.support import final_state, ledger_fields, server_weights
@@ -24,7 +25,7 @@ EXTRA = ("project.", "predict.")
 def with_siamese(spec):
     """Return the first network of a run with SimSiam's layers, drawn after the classifier."""
     with seeded(spec.seed, "network", "main"):
-        net = PlainLearner.of(spec.learner, spec.federation).build()
+        net = laid_out(PlainLearner.of(spec.learner, spec.federation).build())
         d = net.head.in_features
         net.project = nn.Sequential(
             nn.Linear(d, WIDTH, bias=False),

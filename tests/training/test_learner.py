@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
 from consilia.errors import UsageError
+from consilia.networks.unet import UNETS, UNet
 from consilia.testing import toy_spec
 from consilia.training.learner import PlainLearner
 from consilia.training.settings import LearnerSettings
+from consilia.training.site import laid_out
 
 
 def learner(task="segmentation", labels=("round", "square"), **settings):
@@ -79,3 +82,10 @@ def test_instance_normalisation_removes_offset_and_scale():
     with torch.no_grad():
         one, two = found.probabilities(network, x), found.probabilities(network, 0.2 + x * 3)
     assert torch.allclose(one, two, atol=1e-4)
+
+
+@pytest.mark.parametrize(("network", "last"), [("unet-fedlppa", True), ("unet-small", False)])
+def test_channels_come_last_but_for_group_norm(network, last):
+    laid = laid_out(UNet(UNETS[network], 3, 2))
+    inner = [m.weight for m in laid.modules() if isinstance(m, nn.Conv2d) and m.weight.shape[2] > 1]
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) == last for weight in inner)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,12 @@ import torch
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import COMMON, POOLED, Federation
 from consilia.engines.lanes import Lane, Lanes
+from consilia.engines.machine import choose_device, settle
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
 from consilia.engines.transport import Transport
-from consilia.errors import DataError, RunError, UsageError, listing
+from consilia.errors import DataError, RunError, listing
 from consilia.labels import LabelView
 from consilia.methods import labels_seen, make_method, refuse_unfit
 from consilia.methods.contract import AnyMethod, Start
@@ -68,7 +68,7 @@ def run_in_process(
     method = make_method(spec.method.name, spec.method.settings)
     refuse_unfit(spec.method.name, method, spec.federation)
     federation = labels_seen(method, spec.federation)
-    set_threads(spec)
+    settle(spec)
     if sites is None:
         sites = load_sites(spec, federation, data)
     common = load_common(federation, data, seed=spec.simulate.seed)
@@ -237,17 +237,3 @@ def only_test(cases: Cases, labels: int) -> SiteData:
     return SiteData(
         nothing, LabelView(nothing.truth, np.zeros((0, labels), dtype=bool)), None, cases
     )
-
-
-def choose_device(spec: RunSpec) -> torch.device:
-    """Return the device the run file asks for, or refuse it where it is not there."""
-    wanted = spec.engine.device
-    if wanted == "cuda" and not torch.cuda.is_available():
-        msg = "engine.device is 'cuda', but PyTorch sees no GPU here; use 'cpu' or 'auto'"
-        raise UsageError(msg)
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def set_threads(spec: RunSpec) -> None:
-    """Use every core of the machine unless the run file says otherwise."""
-    torch.set_num_threads(spec.engine.threads or len(os.sched_getaffinity(0)))

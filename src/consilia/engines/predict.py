@@ -14,8 +14,9 @@ from PIL import Image
 
 from consilia.datasets.contract import Cases
 from consilia.declare import COMMON, Federation
-from consilia.engines.inprocess import make_bench, only_test, set_threads
+from consilia.engines.inprocess import make_bench, only_test
 from consilia.engines.judge import BATCH, predict
+from consilia.engines.machine import settle
 from consilia.engines.memory import MemoryStore
 from consilia.engines.site import SiteWorker
 from consilia.errors import UsageError, listing, suggestion
@@ -41,7 +42,7 @@ def predict_folder(run: Path, folder: Path, target: Path, site: str | None = Non
     federation = spec.federation
     found = read_unlabelled(folder, federation.image.size, federation.image.channels)
     first = next(found)  # a folder that cannot be used is refused before anything is written
-    set_threads(spec)
+    settle(spec)
     bench = make_bench(spec, make_method(spec.method.name, spec.method.settings), federation)
     models = load_models(store, spec, bench, site)
     if site is not None:

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from consilia.declare import COMMON, Federation
-from consilia.engines.inprocess import make_bench, make_start, only_test, set_threads
+from consilia.engines.inprocess import make_bench, make_start, only_test
+from consilia.engines.machine import settle
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
@@ -82,7 +83,7 @@ def run_across(
         msg = f"the coordinator is down; `consilia coordinator up --at {coordinator.folder}` starts it"
         raise UsageError(msg)
     federation = labels_seen(method, spec.federation)
-    set_threads(spec)
+    settle(spec)
     bench = make_bench(spec, method, federation)
     folder = RunFolder.create(path, spec, data)
     path.chmod(0o700)

@@ -25,7 +25,8 @@ from consilia.atomic import write_whole
 from consilia.datasets.contract import SiteData
 from consilia.declare import Federation, SiteDeclaration
 from consilia.declare.read import validate
-from consilia.engines.inprocess import know_again, load_own, make_bench, set_threads
+from consilia.engines.inprocess import know_again, load_own, make_bench
+from consilia.engines.machine import settle
 from consilia.engines.messages import Failed
 from consilia.engines.packet import Packet, seal, unseal
 from consilia.engines.rounds import MEBIBYTE
@@ -225,7 +226,7 @@ class Desk:
             raise DeclarationError(msg)
         refuse_unfit(spec.method.name, method, spec.federation)
         federation = labels_seen(method, spec.federation)
-        set_threads(spec)
+        settle(spec)
         data = load_own(spec, federation, self.name, self.folder)
         folder = self.folder / "state" / run
         self._remember_study(folder, study)

@@ -1,0 +1,45 @@
+"""What a process asks of the machine it computes on: a device, threads, and memory that it keeps."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+import torch
+
+from consilia.errors import UsageError
+from consilia.runs.spec import RunSpec
+
+#: Names of glibc's `mallopt`, with values: what is freed at the end of the heap stays up to a GiB, the heap
+#: grows in large steps, and only pieces above 32 MiB (the most that glibc takes) are asked of the system.
+_KEPT = {-1: 2**30, -2: 2**26, -3: 2**25}
+
+
+def choose_device(spec: RunSpec) -> torch.device:
+    """Return the device the run file asks for, or refuse it where it is not there."""
+    wanted = spec.engine.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        msg = "engine.device is 'cuda', but PyTorch sees no GPU here; use 'cpu' or 'auto'"
+        raise UsageError(msg)
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def settle(spec: RunSpec) -> None:
+    """Use every core of the machine unless the run file says otherwise, and keep memory once it is had."""
+    torch.set_num_threads(spec.engine.threads or len(os.sched_getaffinity(0)))
+    keep_memory()
+
+
+def keep_memory() -> None:
+    """Let the C library keep what tensors free, for the tensors of the next step.
+
+    By default each large tensor's pages go back to the system and come anew, zeroed, at the next step: a
+    tenth of a step on a free machine, half of it on one whose memory is in demand. Libraries other than
+    glibc, and settings that somebody has made (`MALLOC_TRIM_THRESHOLD_` and the like), stay as they are.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for name, value in _KEPT.items():
+            mallopt(name, value)
