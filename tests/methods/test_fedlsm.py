@@ -208,17 +208,27 @@ def plain_run(spec, sites):
                     truth = [int(target[i, c]) if known[i, c] else None for c in range(3)]
                     shown[i] = [c for c in range(3) if truth[c] == 1 or guess[c] == 1]
                     used["guessed"] += any(g is not None for g in guess)
+                    labelled, guessed = max(1, n - unlabelled), unlabelled
+                    if use["together"]:
+                        labelled = guessed = n
                     for c in range(3):
                         if exclusive:
                             if has_label[i] and truth[c] == 1:
-                                loss = loss - yes[j, c] / max(1, n - unlabelled)
+                                loss = loss - yes[j, c] / labelled
                             if guess[c] == 1:
-                                loss = loss - yes[j, c] / unlabelled
+                                loss = loss - yes[j, c] / guessed
                             continue
+                        whole = weight[c] if use["weighted"] == "entry" else 1.0
+                        present = weight[c] if use["weighted"] == "positive" else 1.0
                         if truth[c] is not None:
-                            loss = loss - (weight[c] * yes[j, c] if truth[c] else no[j, c]) / n
-                        if guess[c] is not None:
-                            loss = loss - (yes[j, c] if guess[c] else no[j, c]) / n
+                            loss = (
+                                loss - whole * (present * yes[j, c] if truth[c] else no[j, c]) / n
+                            )
+                        elif guess[c] is not None:
+                            loss = loss - whole * (yes[j, c] if guess[c] else no[j, c]) / n
+                        elif use["soft"]:
+                            q = float(p[j][c])
+                            loss = loss - whole * (q * yes[j, c] + (1 - q) * no[j, c]) / n
                 for j in range(use["mixed"] if use["enhance"] else 0):
                     parents = []
                     for i, q, single, top, bottom in (
@@ -290,8 +300,19 @@ def plain_run(spec, sites):
         {"adaptive": False},
         PARTS_OFF,
         {"unweighted": True, "tau_positive": 0.4, "mix_positive": 0.35},
+        {"weighted": "entry", "together": True},
+        {"weighted": "none", "soft": True},
     ],
-    ids=["whole", "no-UE", "no-UDE", "no-AWPA", "fixmatch-with-teacher", "unweighted"],
+    ids=[
+        "whole",
+        "no-UE",
+        "no-UDE",
+        "no-AWPA",
+        "fixmatch-with-teacher",
+        "unweighted",
+        "entries",
+        "soft",
+    ],
 )
 def test_fedlsm_is_its_algorithm(task, settings, tmp_path):
     spec = spec_of(task, settings=settings)

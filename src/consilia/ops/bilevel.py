@@ -33,7 +33,7 @@ def inner_step(
     loss: Callable[[Named, Named], Tensor],
     body: Named,
     head: Named,
-    rate: float,
+    rate: float | Named,
     second_order: bool,
 ) -> Inner:
     """Return the virtual body after one plain step, and the gradient for the head's real one.
@@ -42,13 +42,15 @@ def inner_step(
         loss: The training loss of a body and a head.
         body: Its tensors; they need gradients.
         head: Its tensors; they need gradients and must not change until the outer gradient is taken.
-        rate: The step size of the virtual step.
+        rate: The step size of the virtual step: one, or one for each number of the body.
         second_order: Whether the outer gradient will run through this step.
     """
     value = loss(body, head)
     gradients = _gradients(value, [*body.values(), *head.values()], second_order)
+    rates = rate if isinstance(rate, Mapping) else dict.fromkeys(body, rate)
     moved = {
-        name: old - rate * step for (name, old), step in zip(body.items(), gradients, strict=False)
+        name: old - rates[name] * step
+        for (name, old), step in zip(body.items(), gradients, strict=False)
     }
     if not second_order:
         moved = {name: new.detach().requires_grad_() for name, new in moved.items()}

@@ -46,16 +46,27 @@ def sure_class(p: Marks, unknown: Mask, threshold: float) -> tuple[Marks, Mask]:
 
 
 def entry_loss(
-    logits: Marks, target: Marks, told: Mask, positive_weight: Float[Tensor, " k"] | None = None
+    logits: Marks,
+    target: Marks,
+    told: Mask,
+    positive_weight: Float[Tensor, " k"] | None = None,
+    weight: Float[Tensor, " k"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Return the binary cross-entropy summed over told entries and divided by the images (Eq. 5).
 
     .. math:: \ell = -\frac{1}{b} \sum_i \sum_{c \in \Omega_i}
-              w_c y_{ic} \log p_{ic} + (1 - y_{ic}) \log (1 - p_{ic})
+              v_c \left[ w_c y_{ic} \log p_{ic} + (1 - y_{ic}) \log (1 - p_{ic}) \right]
+
+    Args:
+        logits: The student's scores.
+        target: Labels, hard or soft.
+        told: The entries that count.
+        positive_weight: :math:`w_c`, which raises what a network says of a label.
+        weight: :math:`v_c`, which makes a label matter more and leaves chances as they are.
     """
     safe = torch.where(told, target, 0.0)
     each = F.binary_cross_entropy_with_logits(
-        logits, safe, reduction="none", pos_weight=positive_weight
+        logits, safe, reduction="none", weight=weight, pos_weight=positive_weight
     )
     return (each * told).sum() / max(1, len(logits))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, final
+from typing import Annotated, ClassVar, Literal, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.methods.labelsets.lesson import (
     Blend,
     Lesson,
+    Terms,
     Thresholds,
     everyone,
     excludes,
@@ -119,6 +120,21 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
     mix_positive: float = hyper(0.7, "τ, τ_p of uncertain images", source="code (both)", high=1)
     mix_negative: float = hyper(0.005, "τ_n of uncertain images", source="code (NIH)", high=1)
     unweighted: bool = hyper(False, "thresholds and entropies undo class weights", source="ours")
+    weighted: Literal["positive", "entry", "none"] = hyper(
+        "positive",
+        "co-occurring labels: w_c weighs what is present (Eq. 3), all that is said of a label, or nothing",
+        source="Sec. 2.3; entry: code (NIH), as it was meant",
+    )
+    soft: bool = hyper(
+        False,
+        "co-occurring labels: learn what the teacher is unsure of from its probability",
+        source="code (NIH), as it runs",
+    )
+    together: bool = hyper(
+        False,
+        "exclusive labels: one mean over labels and pseudo labels, not one for each",
+        source="code (ISIC)",
+    )
     mixed: int = hyper(4, "blended images per step", source="Sec. 3.2", low=1)
     alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="code", low=1e-3)
     lam: float = hyper(0.1, "weight λ of the loss on blended images", source="code")
@@ -201,7 +217,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
             site,
             teacher,
             parts,
-            weight,
+            self._terms(weight, site),
             sure=Thresholds(self.tau, self.tau_positive, self.tau_negative),
             looser=Thresholds(self.mix_positive, self.mix_positive, self.mix_negative),
             blend=Blend(self.mixed, self.alpha, self.lam) if self.enhance else None,
@@ -241,6 +257,15 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         """Return q: by site and label, the images taken to show it, by label or pseudo label."""
         found = server.positives.items()
         return {site: dict(zip(server.labels, q.tolist(), strict=True)) for site, q in found}
+
+    def _terms(self, weight: Tensor | None, site: Site) -> Terms:
+        there = None if weight is None else weight.to(site.bench.device)
+        return Terms(
+            positive=there if self.weighted == "positive" else None,
+            entry=there if self.weighted == "entry" else None,
+            soft=self.soft,
+            together=self.together,
+        )
 
     def _rows(self, server: Server, ups: Mapping[str, Up], images: dict[str, float]) -> Shares:
         marks = {s: np.isin(np.arange(len(u.positives)), server.marked[s]) for s, u in ups.items()}

@@ -65,6 +65,11 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         source="Eq. 11; false: ours, cheaper",
     )
     alpha: float = hyper(1e-3, "size α of the virtual step", source="Sec. VII-D")
+    virtual: Literal["plain", "adam"] = hyper(
+        "plain",
+        "the virtual step: α times the gradient, or divided as Adam divides its real steps",
+        source="Algorithm 1, line 6; adam: another reading of Sec. VII-D",
+    )
 
     card: ClassVar = Card(
         title="Federated Partially Supervised Learning with Limited Decentralized Medical Images",
@@ -153,8 +158,11 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
             fit, check = halves(batch)
             # The head moves before the second gradient runs through the first: use a copy of it.
             before = {name: p.detach().clone().requires_grad_() for name, p in head.items()}
+            rate = (
+                self.alpha if self.virtual == "plain" else adam_rates(body, optimizer, self.alpha)
+            )
             inner = inner_step(
-                lambda b, h: loss(fit, {**b, **h}), body, before, self.alpha, self.second_order
+                lambda b, h: loss(fit, {**b, **h}), body, before, rate, self.second_order
             )
             for name, p in head.items():
                 p.grad = laid_like(p, inner.head_gradient[name])
@@ -184,6 +192,19 @@ def laid_like(parameter: Tensor, gradient: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
+
+
+def adam_rates(parameters: Named, optimizer: torch.optim.Optimizer, alpha: float) -> Named:
+    """Return α over the root of Adam's second moment, as constants; α where there is none yet."""
+    rates = {}
+    for name, parameter in parameters.items():
+        kept = optimizer.state.get(parameter, {})
+        rates[name] = torch.full_like(parameter, alpha)
+        if "exp_avg_sq" in kept:
+            group = optimizer.param_groups[0]
+            moment = kept["exp_avg_sq"] / (1 - group["betas"][1] ** kept["step"])
+            rates[name] /= moment.sqrt() + group["eps"]
+    return rates
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:

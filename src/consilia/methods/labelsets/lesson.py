@@ -40,6 +40,23 @@ class Blend:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """How labels and pseudo labels enter the loss.
+
+    Attributes:
+        positive: Per label, the weight of an annotator's "present", where labels may co-occur.
+        entry: Per label, the weight of all that is said of it, where labels may co-occur.
+        soft: Where labels may co-occur, what the teacher is unsure of is learned from its probability.
+        together: With exclusive labels, one mean over all images, not one for labels and one for guesses.
+    """
+
+    positive: Tensor | None = None
+    entry: Tensor | None = None
+    soft: bool = False
+    together: bool = False
+
+
+@dataclass(frozen=True)
 class Parts:
     """Positions of a site's images: the uncertain, the confident, and those that get pseudo labels."""
 
@@ -133,7 +150,7 @@ class Lesson:
         site: Where; its main network is the student.
         teacher: The network that makes pseudo labels; it follows elsewhere.
         parts: Which images are blended.
-        positive_weight: Per label, for the annotators' labels where labels may co-occur.
+        terms: How labels and pseudo labels are weighed.
         sure: Thresholds for pseudo labels.
         looser: Thresholds for uncertain images that are to be blended.
         blend: How to blend; `None` for not at all.
@@ -145,7 +162,7 @@ class Lesson:
         site: Site,
         teacher: nn.Module,
         parts: Parts,
-        positive_weight: Tensor | None,
+        terms: Terms,
         *,
         sure: Thresholds,
         looser: Thresholds,
@@ -154,7 +171,7 @@ class Lesson:
     ) -> None:
         self.site = site
         self.teacher = teacher.eval()
-        self.weight = None if positive_weight is None else positive_weight.to(site.bench.device)
+        self.terms = terms
         self.sure, self.looser, self.blend, self.undo = sure, looser, blend, undo
         self.exclusive = excludes(site)
         self.shows = torch.zeros_like(site.train.target, dtype=torch.bool)
@@ -189,12 +206,18 @@ class Lesson:
         told = said_by_annotator(batch, self.exclusive)
         guess = said_by_teacher(p, batch, self.sure, self.exclusive)
         self.shows[batch.index] = (told.target > 0) | (guess.target > 0)  # the last decision wins
+        if self.exclusive and self.terms.together:
+            said = told.or_else(guess)
+            return class_loss(logits, said.target, said.told, float(len(logits)))
         if self.exclusive:
             unlabelled = (~told.told[:, 0]).sum().clamp(min=1).to(logits.dtype)
             known = labelled_cross_entropy(logits, told.target)
             return known + class_loss(logits, guess.target, guess.told, unlabelled)
-        known = entry_loss(logits, told.target, told.told, self.weight)
-        return known + entry_loss(logits, guess.target, guess.told)
+        if self.terms.soft:
+            guess = guess.or_else(Said(p, unknown_labels(batch)))
+        entry = self.terms.entry
+        known = entry_loss(logits, told.target, told.told, self.terms.positive, entry)
+        return known + entry_loss(logits, guess.target, guess.told, weight=entry)
 
     def _blended(self, logits: Tensor, soft: Said) -> Tensor:
         if self.exclusive:
