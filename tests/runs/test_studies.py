@@ -190,6 +190,16 @@ def test_forms_are_those_of_fedlppa(study, preset):
     assert {(site.supervision, site.style) for site in full.site} == {("mask", "plain")}
 
 
+@pytest.mark.parametrize("study", ["faz", "phantom-disc@weak"])
+@pytest.mark.parametrize("steps", [20, 50, 100])
+def test_sites_that_meet_less_often_take_as_many_steps(study, steps):
+    usual = read_spec(study)
+    rare = read_spec(f"{study}{'+' if '@' in study else '@'}steps{steps}")
+    assert rare.training == usual.training.model_copy(update={"steps": steps})
+    assert rare.rounds * steps == usual.rounds * usual.training.steps
+    assert rare.federation == usual.federation
+
+
 def test_five_forms_over_five_drawn_sites_one_of_them_a_rotated_box():
     federation = read_spec("phantom-disc@weak").federation
     forms = {(site.supervision.value, site.style) for site in federation.site}
