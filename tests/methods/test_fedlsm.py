@@ -299,8 +299,8 @@ def plain_run(spec, sites):
         {"enhance": False},
         {"adaptive": False},
         PARTS_OFF,
-        {"unweighted": True, "tau_positive": 0.4, "mix_positive": 0.35},
-        {"weighted": "entry", "together": True},
+        {"unweighted": True, "weighted": "positive", "tau_positive": 0.4, "mix_positive": 0.35},
+        {"weighted": "positive", "together": True},
         {"weighted": "none", "soft": True},
     ],
     ids=[
@@ -310,7 +310,7 @@ def plain_run(spec, sites):
         "no-AWPA",
         "fixmatch-with-teacher",
         "unweighted",
-        "entries",
+        "positive-together",
         "soft",
     ],
 )

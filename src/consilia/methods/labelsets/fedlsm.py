@@ -121,9 +121,9 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
     mix_negative: float = hyper(0.005, "τ_n of uncertain images", source="code (NIH)", high=1)
     unweighted: bool = hyper(False, "thresholds and entropies undo class weights", source="ours")
     weighted: Literal["positive", "entry", "none"] = hyper(
-        "positive",
-        "co-occurring labels: w_c weighs what is present (Eq. 3), all that is said of a label, or nothing",
-        source="Sec. 2.3; entry: code (NIH), as it was meant",
+        "entry",
+        "co-occurring labels: w_c weighs all that is said of a label, only what is present, or nothing",
+        source="Sec. 3.2, FedPSL Sec. VII-D; code (NIH), as it was meant",
     )
     soft: bool = hyper(
         False,
