@@ -45,8 +45,8 @@ class Selecting(Plain):
         return loss
 
 
-def plain_run(spec, sites, alpha=0.1, part=0.6):
-    """Head, then body with the separation; the body is averaged, the head stays."""
+def plain_run(spec, sites, alpha=0.1, part=0.6, shared=False):
+    """Head, then body with the separation; the body is averaged, the head stays or is averaged too."""
     plain = Selecting(spec, sites)
     head = {"head.weight", "head.bias"}
     world = {k: v for k, v in plain.start.items() if k not in head}
@@ -62,6 +62,8 @@ def plain_run(spec, sites, alpha=0.1, part=0.6):
             sent[name] = plain.state()
             own[name] = {k: sent[name][k] for k in head}
         world = plain.average(sent, world)
+        if shared:
+            own = dict.fromkeys(own, plain.average(sent, head))
     return world, own
 
 
@@ -74,6 +76,18 @@ def test_fedlc_is_its_algorithm(tmp_path):
     close({name: found[name] for name in world}, world)
     for site in own:
         close(kept(tmp_path / "run", site, "own"), own[site])
+
+
+def test_a_shared_head_is_averaged_with_the_rest_and_nothing_stays(tmp_path):
+    changes = {"training": {"steps": 5}, "learner": {"objective": "partial-ce"}}
+    spec = spec_of("fedlc", settings={"head": "shared"}, sites=SPARSE, **changes)
+    run_toy(spec, tmp_path / "run", uneven(spec))
+    world, own = plain_run(spec, uneven(spec), shared=True)
+    close(at_server(tmp_path / "run"), {**world, **own["anna"]})
+    assert kept(tmp_path / "run", "bo", "own") == {}
+    fields = {("Whole", "weights"), ("Whole", "images"), ("Whole", "loss")}
+    assert ledger_fields(tmp_path / "run", "up", "train") == fields
+    assert ledger_fields(tmp_path / "run", "down", "train") == {("Welcome", "weights")}
 
 
 def test_each_sites_embedding_is_trained_by_that_site_alone(tmp_path):

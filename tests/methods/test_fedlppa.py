@@ -14,7 +14,7 @@ from consilia.engines.plan import make_plan
 from consilia.errors import UsageError
 from consilia.methods import METHODS, make_method, why_not
 from consilia.methods.personal import fedlppa
-from consilia.methods.personal.fedlppa import Down, Memory, Up
+from consilia.methods.personal.fedlppa import Down, Memory, Up, Whole
 from consilia.methods.personal.fedlppa_server import Server
 from consilia.runs.spec import RunSpec
 from consilia.testing import run_toy, toy_sites, toy_spec
@@ -84,31 +84,48 @@ def plain_pce(logits, batch):
     return -p[torch.arange(len(p)), batch.target[known]].log().mean()
 
 
-def plain_loss(net, batch):
+def plain_loss(net, batch, crf=0.0):
     main, aux = net.both(batch.image)
     p, q = main.softmax(1), aux.softmax(1)
     lam = 0.7 + 0.3 * torch.rand(()).item()
     y = (lam * p + (1 - lam) * q).detach().argmax(1)
     supervised = 0.5 * plain_pce(main, batch) + 0.5 * plain_pce(aux, batch)
-    return supervised + 0.5 * (0.5 * plain_dice_loss(p, y) + 0.5 * plain_dice_loss(q, y))
+    led = 0.5 * plain_dice_loss(p, y) + 0.5 * plain_dice_loss(q, y)
+    return supervised + 0.5 * led + (crf * plain_crf(p, batch.image) if crf else 0)
+
+
+def plain_crf(p, image):
+    """Return the gated CRF, pair of rows by pair of rows: kernel 6 and 0.1, a square of radius 5."""
+    b, _, h, w = p.shape
+    x, total = torch.arange(w), 0
+    for one in range(h):
+        for two in range(max(0, one - 5), min(h, one + 6)):
+            across = x[:, None] - x
+            near = (across.abs() <= 5) & ((across != 0) | (one != two))
+            apart = across**2 + (one - two) ** 2
+            unlike = ((image[:, :, one, :, None] - image[:, :, two, None, :]) ** 2).sum(1)
+            kernel = torch.exp(-apart / 72 - unlike / 0.02) * near
+            alike = (p[:, :, one, :, None] * p[:, :, two, None, :]).sum(1)
+            total = total + (kernel * (1 - alike)).sum()
+    return total / (b * h * w)
 
 
 class Losing(torch.nn.Module):
     """Lets the loss of a network be a function of its tensors."""
 
-    def __init__(self, net):
+    def __init__(self, net, crf):
         super().__init__()
-        self.net = net
+        self.net, self.crf = net, crf
 
     def forward(self, batch):
-        return plain_loss(self.net, batch)
+        return plain_loss(self.net, batch, self.crf)
 
 
 def plain_la(spec, net, name, number, cases, own, server, w, visits):
     """Learn W by differentiating the loss with respect to W itself, through Eqs. 10-11."""
     randoms = generator(spec.seed, name, number, "shares")
     policy = POLICIES[spec.training.augment]
-    losing, losses, done = Losing(net), [], 0
+    losing, losses, done = Losing(net, spec.method.settings.get("crf", 0.0)), [], 0
     net.train()
     with seeded(spec.seed, name, number, "shares"):
         while True:
@@ -151,6 +168,7 @@ def plain_run(spec, sites, absent=(), joins=None):
     parameters = {k for k, _ in net.named_parameters()}
     above = [k for k in world if k in parameters and not k.startswith(("encoder", "fusion"))]
     second = [k for k in world if k.startswith("aux.")]
+    own_kind = spec.method.settings.get("auxiliary") == "own"
     decoders, rows, kept = {}, {}, {}
     for number in range(1, spec.rounds + 1):
         present = [
@@ -191,11 +209,11 @@ def plain_run(spec, sites, absent=(), joins=None):
             sent[name] = state
         n = {name: len(sites[name].train) for name in sent}
         for k in world:
-            if not k.startswith("aux."):
+            if own_kind or not k.startswith("aux."):
                 parts = [n[s] / sum(n.values()) * sent[s][k].double() for s in sent]
                 world[k] = sum(parts).float()
         for name, state in sent.items():
-            decoders[name] = {k: state[k.removeprefix("aux.")] for k in second}
+            decoders[name] = {k: state[k if own_kind else k.removeprefix("aux.")] for k in second}
             rows[name] = state[DDP][names.index(name)]
             world[DDP][names.index(name)] = rows[name]
     return world, kept
@@ -218,23 +236,22 @@ def plain_training(spec, net, name, number, cases):
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.zero_grad()
-            plain_loss(net, batch).backward()
+            plain_loss(net, batch, spec.method.settings.get("crf", 0.0)).backward()
             optimizer.step()
 
 
-def assert_like_plain(path, world, kept):
+def assert_like_plain(path, world, kept, atol=1e-6):
     got = server_weights(path)
     for name, tensor in world.items():
-        if not name.startswith("aux."):
-            torch.testing.assert_close(got[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
+        torch.testing.assert_close(got[name], tensor, rtol=1e-5, atol=atol, msg=name)
     state = final_state(path)
     for site, (own, w, _) in kept.items():
         for name in own:
             part = "aux" if name.startswith("aux.") else "main"
             prefix = f"memories/{site}/memory.safetensors:"
             told = state[f"{prefix}{part}/{name}"], state[f"{prefix}follow/{name}"]
-            torch.testing.assert_close(told[0], own[name], rtol=1e-5, atol=1e-6, msg=name)
-            torch.testing.assert_close(told[1], w[name], rtol=1e-5, atol=1e-6, msg=name)
+            torch.testing.assert_close(told[0], own[name], rtol=1e-5, atol=atol, msg=name)
+            torch.testing.assert_close(told[1], w[name], rtol=1e-5, atol=atol, msg=name)
     return state
 
 
@@ -260,6 +277,27 @@ def test_absent_and_late_sites_are_those_of_the_plain_run(tmp_path):
         "bo": 4,
         "cleo": 2,
     }
+
+
+def test_with_auxiliary_decoders_from_auxiliary_ones_it_is_the_plain_run_too(tmp_path):
+    rules = {"absent": {"anna": [2]}, "joins": {"cleo": 3}}
+    spec = spec_of(rounds=4, participation=rules, settings={"auxiliary": "own"}, seed=1)
+    sites = sites_of(spec)
+    run_toy(spec, tmp_path / "run", sites)
+    world, kept = plain_run(spec, sites, absent={("anna", 2)}, joins={"cleo": 3})
+    state = assert_like_plain(tmp_path / "run", world, kept)
+    for name, (own, _, _) in kept.items():
+        sent = state[f"server.safetensors:decoders/{name}/aux.head.weight"]
+        torch.testing.assert_close(sent, own["aux.head.weight"], rtol=1e-5, atol=1e-6)
+        assert not torch.equal(sent, own["head.weight"])
+
+
+def test_with_a_gated_crf_it_is_the_plain_run_too(tmp_path):
+    spec = spec_of(rounds=2, settings={"la_passes": 1, "crf": 0.3})
+    sites = sites_of(spec)
+    run_toy(spec, tmp_path / "run", sites)
+    world, kept = plain_run(spec, sites)
+    assert_like_plain(tmp_path / "run", world, kept, atol=2e-5)  # sums over many pairs
 
 
 # --- limit cases (METHODS 6.4) ---------------------------------------------------------------------
@@ -353,8 +391,8 @@ def server_of(prompts, decoders, universal=(1.0, 0.0), sites=("a", "b", "c")):
 TOLD = {"a": [1.0, 1.0], "b": [1.0, -1.0], "c": [-2.0, -1.0]}
 
 
-def aux(server, site, strategy="aggregated"):
-    method = make_method("fedlppa", {"strategy": strategy})
+def aux(server, site, strategy="aggregated", auxiliary="main"):
+    method = make_method("fedlppa", {"strategy": strategy, "auxiliary": auxiliary})
     return method.broadcast(server, site).aux["aux.head.w"].item()
 
 
@@ -390,6 +428,23 @@ def test_a_newcomer_is_compared_by_the_global_row_and_falls_back_on_the_global_d
     wanted = (a["a"] * 1 + a["b"] * 2) / (a["a"] + a["b"])
     assert aux(like, "c") == pytest.approx(wanted)
     assert aux(like, "somebody") == 7.0  # a common test set has no decoder made for it
+
+
+def test_auxiliary_decoders_of_auxiliary_ones_are_mixed_and_averaged_by_themselves():
+    method = make_method("fedlppa", {"auxiliary": "own", "strategy": "highest"})
+    server = server_of(TOLD, {})
+    ups = {
+        s: Whole(
+            {UKP: server.weights[UKP], DDP: server.weights[DDP]},
+            {"head.w": torch.tensor([5.0])},
+            {"aux.head.w": torch.tensor([value])},
+        )
+        for s, value in (("a", 1.0), ("b", 2.0))
+    }
+    after = method.aggregate(server, ups)
+    told = [method.broadcast(after, s).aux["aux.head.w"].item() for s in "abc"]
+    assert told == [2.0, 1.0, 1.5]  # nobody is like c, which has sent none: the mean of all
+    assert after.weights["head.w"].item() == 5.0
 
 
 @pytest.mark.parametrize("owner", [True, False])
@@ -461,6 +516,21 @@ def test_the_ledger_is_that_of_the_paper_and_personal_parts_stay(tmp_path):
     assert largest < parameters
 
 
+def test_auxiliary_decoders_leave_only_where_they_are_mixed_with_each_other(tmp_path):
+    for settings, sent in (
+        ({"auxiliary": "own"}, {("Whole", "shared"), ("Whole", "main"), ("Whole", "aux")}),
+        ({"auxiliary": "own", "pd": False}, {("Up", "shared"), ("Up", "main")}),
+    ):
+        spec = spec_of(rounds=1, settings=settings)
+        path = tmp_path / str(len(sent))
+        run_toy(spec, path, sites_of(spec))
+        assert ledger_fields(path, "up", "train") == sent
+        down = {("Down", "shared"), ("Down", "main"), ("Down", "aux")}
+        assert ledger_fields(path, "down", "train") == down
+    sent = {f.field: f.numbers for f in faz_plan(auxiliary="own").fields if f.message == "Whole"}
+    assert sum(sent.values()) == 2_897_430 + 4_736  # as much as comes down
+
+
 def test_the_hidden_truth_is_never_read(tmp_path):
     spec = spec_of(rounds=2)
     clean = sites_of(spec)
@@ -500,6 +570,8 @@ def test_a_site_that_dies_while_training_comes_back_with_its_own_memory(tmp_path
         {"tdf": False, "strategy": "fixed"},
         {"ukp": False, "asp": False, "attention": "none"},
         {"strategy": "random"},
+        {"pseudo": 0.0, "auxiliary": "own", "strategy": "fixed"},
+        {"pd": False, "crf": 0.1},
         {"strategy": "highest", "row_owner": False, "judged": "trained"},
     ],
     ids=str,

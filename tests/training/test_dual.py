@@ -1,6 +1,7 @@
 """Two-decoder learners: Eqs. 14-17 by hand, groups, places, and what a run file may not ask."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -78,6 +79,22 @@ def test_a_batch_without_a_marked_pixel_has_only_pseudo_labels():
     learner = two_outputs(pixels(0.8, 0.7, 0.4), pixels(0.6, 0.9, 0.3))
     assert dataclasses.replace(learner, pseudo=0.0).loss(None, batch).item() == 0
     assert learner.loss(None, batch).item() > 0
+
+
+def test_the_gated_crf_of_the_main_decoder_is_added_with_its_weight():
+    batch = batch_of(torch.zeros(1, 1, 9, dtype=torch.long), torch.rand(1, 1, 9) < 0.5)
+    main, aux = pixels(*torch.rand(9).tolist()), pixels(*torch.rand(9).tolist())
+    learner = dataclasses.replace(two_outputs(main, aux), pseudo=0.0)
+    p, x = main[0, 1, 0].tolist(), batch.image[0, 0, 0].tolist()
+    total = 0.0
+    for i in range(9):
+        for j in range(max(0, i - 5), min(9, i + 6)):
+            kernel = math.exp(-((i - j) ** 2) / 72 - (x[i] - x[j]) ** 2 / 0.02)
+            total += (i != j) * kernel * (1 - p[i] * p[j] - (1 - p[i]) * (1 - p[j])) / 9
+    without = learner.loss(None, batch).item()
+    got = dataclasses.replace(learner, crf=0.3).loss(None, batch).item()
+    assert got - without == pytest.approx(0.3 * total, abs=1e-5)
+    assert total > 0.1
 
 
 def test_proposals_come_from_a_mixture_between_seven_tenths_and_one():

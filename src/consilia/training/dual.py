@@ -15,6 +15,7 @@ from consilia.errors import UsageError
 from consilia.networks.dual import DualUNet
 from consilia.networks.fedlppa import FedLPPANet, Parts
 from consilia.networks.unet import UNETS
+from consilia.ops.crf import gated_crf
 from consilia.ops.dual import proposal, proposal_loss
 from consilia.training.batch import Batch
 from consilia.training.learner import Learner, PlainLearner, split_groups
@@ -36,6 +37,7 @@ class TwoDecoders(Learner):
         plain: The same task with one decoder: outputs, normalisation and partial cross-entropy.
         pseudo: The weight λ of the proposals.
         least: The least part λ_m of the main decoder in a proposal; the most is 1.
+        crf: The weight of a gated CRF on the main decoder's probabilities; not in the equations.
     """
 
     network: str
@@ -43,6 +45,7 @@ class TwoDecoders(Learner):
     plain: PlainLearner
     pseudo: float = 0.5
     least: float = 0.7
+    crf: float = 0.0
 
     @abstractmethod
     def both(self, network: nn.Module, image: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -51,8 +54,15 @@ class TwoDecoders(Learner):
     def loss(
         self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
     ) -> Float[Tensor, ""]:
-        """Return the loss of both decoders; with one decoder, its partial cross-entropy."""
+        """Return the loss of both decoders, or of the only one, with the gated CRF where it counts."""
         main, auxiliary = self.both(network, self.plain.prepared(batch.image))
+        loss = self._labeled(main, auxiliary, batch)
+        if not self.crf:
+            return loss
+        return loss + self.crf * gated_crf(main.float().softmax(1), batch.image)
+
+    def _labeled(self, main: Tensor, auxiliary: Tensor | None, batch: Batch) -> Tensor:
+        """Return Eq. 17; with one decoder, its partial cross-entropy."""
         if auxiliary is None:
             return self.loss_of(main, batch)
         supervised = 0.5 * self.loss_of(main, batch) + 0.5 * self.loss_of(auxiliary, batch)
@@ -141,14 +151,16 @@ class FedLPPALearner(TwoDecoders):
     parts: Parts = field(default_factory=Parts)
 
     @classmethod
-    def around(cls, chosen: Learner, parts: Parts, pseudo: float, least: float) -> FedLPPALearner:
+    def around(
+        cls, chosen: Learner, parts: Parts, pseudo: float, least: float, crf: float = 0.0
+    ) -> FedLPPALearner:
         """Return the learner for what a run file chose: its U-Net, with prompts and decoders."""
         plain = chosen.plain if isinstance(chosen, TwoDecoders) else chosen
         assert isinstance(plain, PlainLearner), (
             "every learner of a run file is plain or has two decoders"
         )
         plain = replace(plain, objective="partial-ce")
-        return cls(plain.network, plain.objective, plain, pseudo, least, parts)
+        return cls(plain.network, plain.objective, plain, pseudo, least, crf, parts)
 
     def build(self) -> nn.Module:
         """Return a new network; its start is drawn from torch's global generator."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast, final
+from typing import Annotated, ClassVar, Literal, cast, final
 
 from torch import Tensor
 
@@ -12,11 +12,28 @@ from consilia.declare import Federation
 from consilia.methods.contract import Card, hyper
 from consilia.methods.personal.keeping import Keeping, Server, Welcome, joined
 from consilia.methods.personal.own_head import Down, Memory, Up
+from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.learner import Learner
 from consilia.training.selection import SelectionLearner
 from consilia.training.site import Site, Workbench
 from consilia.training.turns import train_in_turns
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Leaves a site where heads are shared: its whole network, image count and mean loss."""
+
+    weights: Annotated[Weights, Group()]
+    images: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """Stays at a site where heads are shared: nothing."""
+
+    own: ClassVar[Weights] = {}
 
 
 @final
@@ -38,8 +55,10 @@ class FedLC(Keeping):
         source="FedLPPA's code (polyp): the body has 2 of 5 iterations",
         high=1,
     )
+    head: Literal["own", "shared"] = hyper(
+        "own", "the head stays at its site, or is averaged too", source="shared: FedLPPA's code"
+    )
 
-    keeps: ClassVar = ("head",)
     card: ClassVar = Card(
         title="Personalizing Federated Medical Image Segmentation via Local Calibration",
         authors="J. Wang, Y. Jin, L. Wang",
@@ -55,6 +74,11 @@ class FedLC(Keeping):
         summary="a common body that selects channels by site, under a head of its own at each site",
     )
 
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Return the head, where it is a site's own."""
+        return ("head",) if self.head == "own" else ()
+
     def unmet(self, federation: Federation) -> str | None:
         """Refuse classification, and sites that could not train a head."""
         if federation.task != "segmentation":
@@ -68,15 +92,18 @@ class FedLC(Keeping):
         return SelectionLearner.around(chosen)
 
     def broadcast(self, server: Server, site: str) -> Welcome | Down:
-        """Send the averaged body; the first time, the first head too."""
-        return Down(self.shared(server)) if site in server.begun else Welcome(server.weights)
+        """Send the averaged body; the head too, the first time or where heads are shared."""
+        own = self.head == "own" and site in server.begun
+        return Down(self.shared(server)) if own else Welcome(server.weights)
 
     def local_update(
-        self, down: Welcome | Down, memory: Memory | None, site: Site
-    ) -> tuple[Up, Memory]:
+        self, down: Welcome | Down, memory: Memory | Nothing | None, site: Site
+    ) -> tuple[Up | Whole, Memory | Nothing]:
         """Train the head on the received body, then the body."""
         site.load(joined(down, memory))
         trained = train_in_turns(site, site.objective(self.separated), self.head_part)
+        if self.head == "shared":
+            return Whole(site.weights(), trained.images, trained.loss), Nothing()
         up = Up(site.weights("body", "norm"), trained.images, trained.loss)
         return up, Memory(site.weights(*self.keeps))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
@@ -13,20 +13,25 @@ from consilia.declare import Federation
 from consilia.errors import UsageError
 from consilia.labels.usable import without_usable_labels
 from consilia.methods.contract import Card, Findings, Method, Start, hyper
-from consilia.methods.personal.fedlppa_server import DDP, Server, auxiliary_decoder, findings_of
+from consilia.methods.personal.fedlppa_server import (
+    Auxiliary,
+    Main,
+    Server,
+    Shared,
+    Up,
+    Whole,
+    auxiliary_decoder,
+    averaged,
+    findings_of,
+)
 from consilia.networks.fedlppa import Parts
 from consilia.ops.personal import interpolate
-from consilia.ops.reduce import reduce
-from consilia.payload import Group, Weights
+from consilia.payload import Weights
 from consilia.training.dual import FedLPPALearner
 from consilia.training.learner import Learner
 from consilia.training.local import train_locally
 from consilia.training.personal import learn_shares
 from consilia.training.site import Site
-
-Shared = Annotated[Weights, Group(("shared",))]
-Main = Annotated[Weights, Group(("main",))]
-Auxiliary = Annotated[Weights, Group(("aux",))]
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,6 @@ class Down:
 
 
 @dataclass(frozen=True)
-class Up:
-    """Leaves a site: its encoder, fusion and prompts, and its main decoder; nothing else."""
-
-    shared: Shared
-    main: Main
-
-
-@dataclass(frozen=True)
 class Memory:
     """Stays at a site: its decoders, how far each of their numbers follows the server, and rounds.
 
@@ -69,7 +66,7 @@ class Memory:
 
 @final
 @dataclass(frozen=True)
-class FedLPPA(Method[Intro, Server, Down, Up, Memory]):
+class FedLPPA(Method[Intro, Server, Down, Up | Whole, Memory]):
     """Prompts tell the network whose images come; decoders follow the server number by number.
 
     Without `tdf`, `pd` and `la` it is FedAvg on partial cross-entropy.
@@ -85,12 +82,22 @@ class FedLPPA(Method[Intro, Server, Down, Up, Memory]):
         "dual", "attention on the fused features", source="Fig. 8"
     )
     strategy: Literal["aggregated", "highest", "fixed", "random"] = hyper(
-        "aggregated", "whose main decoders make a site's auxiliary one", source="Sec. III-C, Eq. 9"
+        "aggregated", "whose decoders make a site's auxiliary one", source="Sec. III-C, Eq. 9"
+    )
+    auxiliary: Literal["main", "own"] = hyper(
+        "main",
+        "which of their decoders these are: the main or the auxiliary ones, which are then sent too",
+        source="Eq. 9; own: the authors' code",
     )
     row_owner: bool = hyper(True, "a site's row of p_D is its own", source="ours; false: Eq. 2")
     pseudo: float = hyper(0.5, "weight λ of the pseudo labels", source="Sec. IV-B, Eq. 15")
     least_main: float = hyper(
         0.7, "least part λ_m of the main decoder in a pseudo label", source="Eq. 14", high=1
+    )
+    crf: float = hyper(
+        0.0,
+        "weight of the gated CRF on the main decoder's probabilities",
+        source="Eq. 17; the authors' scripts have 0.1",
     )
     eta: float = hyper(1.0, "step size η of W", source="FedALA's code; not in the paper")
     la_batches: int = hyper(2, "batches for W from a site's third round on", source="Sec. IV-B")
@@ -140,7 +147,7 @@ class FedLPPA(Method[Intro, Server, Down, Up, Memory]):
     def learner(self, chosen: Learner) -> Learner:
         """Put prompts and a second decoder around the U-Net that the run file chose."""
         parts = Parts(self.tdf, self.pd, self.ukp, self.ddp, self.asp, self.attention)
-        return FedLPPALearner.around(chosen, parts, self.pseudo, self.least_main)
+        return FedLPPALearner.around(chosen, parts, self.pseudo, self.least_main, self.crf)
 
     def introduce(self, site: Site) -> Intro:
         """Count the usable images."""
@@ -166,45 +173,25 @@ class FedLPPA(Method[Intro, Server, Down, Up, Memory]):
         def group(name: str) -> dict[str, Tensor]:
             return {key: server.weights[key] for key in server.groups[name]}
 
-        return Down(group("shared"), group("main"), auxiliary_decoder(server, site, self.strategy))
+        aux = auxiliary_decoder(server, site, self.strategy, self.auxiliary)
+        return Down(group("shared"), group("main"), aux)
 
-    def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
+    def local_update(
+        self, down: Down, memory: Memory | None, site: Site
+    ) -> tuple[Up | Whole, Memory]:
         """Learn how far to follow the server (from the second round on), then train everything."""
         site.load({**down.shared, **down.main, **down.aux})
         rounds = 1 if memory is None else memory.rounds + 1
         follow = self._follow(down, memory, site)
         train_locally(site)
-        shared, main = site.weights("shared"), site.weights("main")
+        shared, main, aux = (site.weights(group) for group in ("shared", "main", "aux"))
+        up = Whole(shared, main, aux) if self._sends_both else Up(shared, main)
         kept = shared if self.judged == "trained" else None
-        return Up(shared, main), Memory(main, site.weights("aux"), follow, rounds, kept)
+        return up, Memory(main, aux, follow, rounds, kept)
 
-    def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
+    def aggregate(self, server: Server, ups: Mapping[str, Up | Whole]) -> Server:
         """Average what is common by images (Eq. 2); keep each site's decoder and prompt apart."""
-        counts: dict[str, float] = {site: float(server.images[site]) for site in ups}
-        updates = {site: {**up.shared, **up.main} for site, up in ups.items()}
-        shares = {"shared": counts, "main": counts}
-        weights = reduce(server.weights, updates, shares, server.groups)
-        decoders = {
-            site: {name: update[name.removeprefix("aux.")].clone() for name in server.groups["aux"]}
-            for site, update in updates.items()
-        }
-        prompts = {
-            site: update[DDP][server.sites.index(site)].clone()
-            for site, update in updates.items()
-            if DDP in update
-        }
-        if self.row_owner and prompts:
-            for site, row in prompts.items():
-                weights[DDP][server.sites.index(site)] = row
-        total = sum(counts.values())
-        return replace(
-            server,
-            weights=weights,
-            decoders={**server.decoders, **decoders},
-            prompts={**server.prompts, **prompts},
-            last={site: count / total for site, count in counts.items()},
-            round=server.round + 1,
-        )
+        return averaged(server, ups, self.auxiliary, self.row_owner)
 
     def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Use the site's own mixture of decoders, or the global one where a site has none."""
@@ -228,6 +215,10 @@ class FedLPPA(Method[Intro, Server, Down, Up, Memory]):
     def following(self, memory: Memory) -> Weights:
         """Return both W."""
         return memory.follow
+
+    @property
+    def _sends_both(self) -> bool:
+        return self.pd and self.auxiliary == "own"
 
     def _follow(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Return W after this round's steps, and leave the mixture in the network (Eqs. 10-13)."""

@@ -1,20 +1,45 @@
-"""The server half of FedLPPA: what it keeps, and whose decoders make whose auxiliary one."""
+"""The server half of FedLPPA: what it gets and keeps, and whose decoders make whose auxiliary one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from consilia.methods.contract import Findings
 from consilia.ops.affinity import Strategy, auxiliary_shares, prompt_affinity
-from consilia.ops.reduce import mixtures
-from consilia.payload import Weights
+from consilia.ops.reduce import mixtures, reduce
+from consilia.payload import Group, Weights
 from consilia.training.seeds import generator
 
+Kind: TypeAlias = Literal["main", "own"]
+
 UKP, DDP = "fusion.prompts.universal", "fusion.prompts.distribution"
+
+
+Shared = Annotated[Weights, Group(("shared",))]
+Main = Annotated[Weights, Group(("main",))]
+Auxiliary = Annotated[Weights, Group(("aux",))]
+
+
+@dataclass(frozen=True)
+class Up:
+    """Leaves a site: its encoder, fusion and prompts, and its main decoder; nothing else."""
+
+    shared: Shared
+    main: Main
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Leaves a site if auxiliary decoders are mixed with each other: encoder, prompts, both decoders."""
+
+    shared: Shared
+    main: Main
+    aux: Auxiliary
 
 
 @dataclass(frozen=True)
@@ -22,9 +47,10 @@ class Server:
     """Stays at the server: the global network, and of each site the last decoder and prompt it sent.
 
     Attributes:
-        weights: The global network; its auxiliary decoder is the start's, for the first round.
+        weights: The global network; its auxiliary decoder is the start's, for the first round, or
+            the average where sites send theirs.
         sites: The rows of the distribution prompt, in order.
-        decoders: Each site's main decoder and head, named as an auxiliary decoder.
+        decoders: Each site's main decoder and head, named as an auxiliary decoder; or its own one.
         prompts: The row of the distribution prompt that each site itself sent.
     """
 
@@ -62,16 +88,30 @@ def findings_of(server: Server) -> Findings:
     return Findings(matrix, maps)
 
 
-def auxiliary_decoder(server: Server, site: str, strategy: Strategy) -> Weights:
-    """Return a site's auxiliary decoder, from the main decoders that all sites sent last (Eq. 9).
+def sources_of(server: Server, auxiliary: Kind) -> dict[str, str]:
+    """Return for each tensor of the auxiliary decoder which of a site's tensors it is made of."""
+    names = server.groups["aux"]
+    return {n: n.removeprefix("aux.") if auxiliary == "main" else n for n in names}
 
-    Where no other site is alike, it is the site's own main decoder; a newcomer's is the global one.
-    In the first round it is the common start.
+
+def auxiliary_decoder(
+    server: Server, site: str, strategy: Strategy, auxiliary: Kind = "main"
+) -> Weights:
+    """Return a site's auxiliary decoder, from the decoders that all sites sent last (Eq. 9).
+
+    Where no other site is alike, it is the site's own decoder; a newcomer's is the global one. In the
+    first round it is the common start.
+
+    Args:
+        server: What the server knows.
+        site: For whom.
+        strategy: Whose decoders make it.
+        auxiliary: Which of their decoders: main or auxiliary ones.
     """
     names = server.groups["aux"]
     if not names or not server.decoders or site not in server.sites:
         return {name: server.weights[name] for name in names}
-    common = {name: server.weights[name.removeprefix("aux.")] for name in names}
+    common = {n: server.weights[source] for n, source in sources_of(server, auxiliary).items()}
     sent = tuple(other for other in server.sites if other in server.decoders)
     if strategy in {"aggregated", "highest"}:
         asked = (site, *(other for other in sent if other != site))
@@ -82,3 +122,45 @@ def auxiliary_decoder(server: Server, site: str, strategy: Strategy) -> Weights:
     shares = auxiliary_shares(strategy, site, server.sites, sent, alike, randoms)
     fallback = {site: server.decoders.get(site, common)}
     return mixtures(server.decoders, {site: shares}, fallback, names)[site]
+
+
+def averaged(
+    server: Server, ups: Mapping[str, Up | Whole], auxiliary: Kind, row_owner: bool
+) -> Server:
+    """Return the server after a round: the common average, and each site's decoder and prompt.
+
+    Args:
+        server: What it knew.
+        ups: What the sites sent.
+        auxiliary: Which of a site's decoders it keeps for auxiliary ones.
+        row_owner: Whether a site's row of the distribution prompt is the one it sent.
+    """
+    counts = {site: float(server.images[site]) for site in ups}
+    updates = {
+        site: {**up.shared, **up.main, **(up.aux if isinstance(up, Whole) else {})}
+        for site, up in ups.items()
+    }
+    sent = ("shared", "main", *(("aux",) if auxiliary == "own" else ()))
+    weights = reduce(server.weights, updates, dict.fromkeys(sent, counts), server.groups)
+    sources = sources_of(server, auxiliary)
+    decoders = {
+        site: {name: update[source].clone() for name, source in sources.items()}
+        for site, update in updates.items()
+    }
+    prompts = {
+        site: update[DDP][server.sites.index(site)].clone()
+        for site, update in updates.items()
+        if DDP in update
+    }
+    if row_owner and prompts:
+        for site, row in prompts.items():
+            weights[DDP][server.sites.index(site)] = row
+    total = sum(counts.values())
+    return replace(
+        server,
+        weights=weights,
+        decoders={**server.decoders, **decoders},
+        prompts={**server.prompts, **prompts},
+        last={site: count / total for site, count in counts.items()},
+        round=server.round + 1,
+    )

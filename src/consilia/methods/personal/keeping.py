@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from torch import Tensor
 
@@ -38,7 +39,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Welcome:
-    """Travels to a site that has not trained yet: the averaged part, and the first values of the rest."""
+    """Travels to a site with nothing of its own: the averaged part, and the first values of the rest."""
 
     weights: Annotated[Weights, Group()]
 
@@ -92,8 +93,10 @@ class Keeping(Personal[Server, Any, Any, Any]):
     Subclasses name the groups they keep and declare their own messages, since these say what travels.
     """
 
-    #: The parameter groups that stay at a site.
-    keeps: ClassVar[tuple[str, ...]]
+    @property
+    @abstractmethod
+    def keeps(self) -> tuple[str, ...]:
+        """Return the parameter groups that stay at a site."""
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin from the common weights."""
