@@ -1,8 +1,14 @@
 """On a GPU: does the captured step compute what the eager loop computes, and how much faster is it?
 
-Run on a machine with a GPU: `PYTHONPATH=src python -m benchmarks.gpu` (about ten minutes; `--quick` two).
-Every figure is from one process: a bare PyTorch loop of the same arithmetic, Consilia's eager path and
-its captured path, on the same images that already lie on the card.
+Run on a machine with a GPU: `PYTHONPATH=src python -m benchmarks.gpu` (about half an hour; `--quick` two
+minutes). Every figure is from one process: a bare PyTorch loop of FedAvg's arithmetic and Consilia's paths
+take turns on the same images, which already lie on the card, and each path is divided by the bare loop of
+its own turn.
+
+`--methods fedpsl,fedlsm,fixmatch --cases densenet121:64,cnn-small:64:120` times other methods that fit a
+network's task, FedAvg first. A case is a network, a size and, if one likes, the images of a site. Without a
+GPU nothing is captured, and a small case only shows that all runs:
+`--device cpu --quick --only speed --cases unet-tiny:16:24 --methods fedavg`.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +32,16 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from benchmarks.harness import write
+from benchmarks.costs import FAMILIES, SHORT
+from benchmarks.harness import spread, told, write
 from consilia.datasets.contract import Cases, SiteData
 from consilia.engines.inprocess import load_sites, run_in_process
-from consilia.labels import LabelView
-from consilia.methods import METHODS, labels_seen, make_method
+from consilia.methods import METHODS, labels_seen, make_method, why_not
 from consilia.runs.spec import RunSpec, read_spec
 from consilia.runs.store import RunFolder
-from consilia.training.learner import PlainLearner
+from consilia.training.learner import CLASSIFIERS, NETWORKS, PlainLearner
 from consilia.training.seeds import derive, generator
+from consilia.weaken import weaken
 
 SITES = ("one", "two", "three", "four")
 BATCH, ROUNDS = 12, 4  # the first round starts up, the last one is judged
@@ -47,6 +55,7 @@ AGREE = (
     ("phantom-mixed@uul", "fedst"),
     ("phantom-disc", "fedlppa"),
     ("phantom-findings", "fedavg"),
+    ("phantom-findings@a", "fedlsm"),
 )
 
 MAIN = ("fedavg", "fedmix", "fedia", "fedlppa")
@@ -61,9 +70,26 @@ CASES = (
     ("unet-fedia", 256, 120, MAIN[:1], False),
 )
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # without a GPU it only tries itself out
+#: Half of these methods' sites have no labels, as in the study of their family.
+HALF = frozenset(FAMILIES["phantom-mixed@uul"].split()) - {"fedavg"}
+#: Labels that may co-occur: what each site marks, so that methods for label sets have something to do.
+MARKED = {"one": ["a", "b"], "two": ["b", "c"], "three": ["a", "c"], "four": ["a", "b", "c"]}
+#: Settings under which the rounds that are timed are of the method's main stage.
+SETTINGS: dict[str, dict[str, object]] = {
+    **{name: SHORT[name] for name in ("fedmix", "fedala", "fedicra")},
+    **{name: {"warmup": 0.0} for name in ("fedst", "fedrgd", "fssl")},
+    "fednoro": {"warmup": 1},
+}
 
 Sites = dict[str, SiteData]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Where to time, and how many turns each path has."""
+
+    device: str
+    repeats: int
 
 
 # --- agreement ---
@@ -92,58 +118,69 @@ def far(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     return (square / sum(float(one[n].double().square().sum()) for n in names)) ** 0.5
 
 
-def agreement(study: str, method: str) -> dict[str, object]:
-    """Compare captured with eager training after 3 rounds, and eager training with itself."""
-    spec = read_spec(study, {"method.name": method, "rounds": 3, "evaluate.every": 100})
-    federation = labels_seen(make_method(method), spec.federation)
-    told: dict[str, Any] = {}
+def compared(spec: RunSpec, sites: Sites, device: str) -> dict[str, Any]:
+    """Compare captured training in lanes with eager training, and eager training with itself."""
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        sites = load_sites(spec, federation, Path(folder))
         ways = {"eager": ("off", 1), "again": ("off", 1), "captured": ("auto", 4)}
         for name, (capture, lanes) in ways.items():
             table = spec.model_dump()
-            table["engine"] |= {"capture": capture, "lanes": lanes, "device": DEVICE}
+            table["engine"] |= {"capture": capture, "lanes": lanes, "device": device}
             table["engine"]["checkpoint_every"] = 1
-            told[name] = finished(RunSpec.model_validate(table), sites, Path(folder) / name)
-    own = far(told["eager"][0], told["again"][0])
-    apart = far(told["eager"][0], told["captured"][0])
+            found[name] = finished(RunSpec.model_validate(table), sites, Path(folder) / name)
+    own = far(found["eager"][0], found["again"][0])
+    apart = far(found["eager"][0], found["captured"][0])
     return {
-        "study": study,
-        "method": method,
         "eager_to_itself": own,
         "captured_to_eager": apart,
-        "losses": {name: losses for name, (_, losses) in told.items()},
+        "losses": {name: losses for name, (_, losses) in found.items()},
         "agrees": apart <= max(10 * own, 1e-3),
     }
+
+
+def agreement(study: str, method: str, device: str) -> dict[str, Any]:
+    """Return how well captured and eager training of a study agree after 3 rounds."""
+    spec = read_spec(study, {"method.name": method, "rounds": 3, "evaluate.every": 100})
+    federation = labels_seen(make_method(method), spec.federation)
+    sites = load_sites(spec, federation, Path())
+    return {"study": study, "method": method, **compared(spec, sites, device)}
 
 
 # --- speed ---
 
 
-def made(spec: RunSpec, images: int, classes: bool) -> Sites:
-    """Return drawn images and targets for every site."""
+def made(spec: RunSpec, images: int) -> Sites:
+    """Return drawn images for every site, with the targets that it declares."""
     rng = np.random.default_rng(0)
-    (height, width), labels = spec.federation.image.size, len(spec.federation.labels)
+    federation = spec.federation
+    (height, width), labels = federation.image.size, len(federation.labels)
     sites = {}
     for name in SITES:
         image = rng.integers(0, 255, (images, 1, height, width), dtype=np.uint8)
+        classes = federation.task == "classification"
         shape = (images, labels) if classes else (images, height, width)
         truth = (rng.random(shape) > 0.7).astype(np.uint8)
         cases = Cases(image, truth, *[tuple(map(str, range(images)))] * 2)
-        view = LabelView(truth, np.ones((images, labels), dtype=bool))
+        view, _ = weaken(
+            cases,
+            federation.labels,
+            federation[name],
+            seed=0,
+            exclusive=federation.exclusive,
+            margin=spec.simulate.margin,
+        )
         sites[name] = SiteData(cases, view, None, cases.take(np.arange(1)))
     return sites
 
 
-def spec_of(network: str, size: int, method: str, images: int, **engine: str | int) -> RunSpec:
+def spec_of(network: str, size: int, method: str, **engine: str | int) -> RunSpec:
     """Return a run of one method with nothing but training."""
-    classes = network == "densenet121"
-    form = "image" if classes else "mask"
-    forms = dict.fromkeys(SITES, form)
-    settings: dict[str, object] = {}
-    if method == "fedmix":  # half of the sites without labels, every image selected
+    classes = network in CLASSIFIERS
+    forms = dict.fromkeys(SITES, "image" if classes else "mask")
+    if method in HALF:
         forms |= {"three": "none", "four": "none"}
-        settings = {"epsilon": 0.0}
+    marked = {name: {"annotates": MARKED[name]} if classes else {} for name in SITES}
+    sites = [{"name": n, "data": "made", "supervision": forms[n], **marked[n]} for n in SITES]
     return RunSpec.model_validate(
         {
             "study": "gpu",
@@ -153,21 +190,21 @@ def spec_of(network: str, size: int, method: str, images: int, **engine: str | i
                 "labels": ["a", "b", "c"] if classes else ["lesion"],
                 "exclusive": not classes,
                 "image": {"size": [size, size]},
-                "site": [{"name": n, "data": "made", "supervision": forms[n]} for n in SITES],
+                "site": sites,
             },
             "rounds": ROUNDS,
-            "method": {"name": method, "settings": settings},
+            "method": {"name": method, "settings": SETTINGS.get(method, {})},
             "learner": {"network": network},
             "training": {"batch": BATCH, "augment": "flips"},
             "evaluate": {"every": 10_000, "pictures": 0},
-            "engine": {"checkpoint_every": 10_000, "device": DEVICE, "memory_mib": 8192, **engine},
+            "engine": {"checkpoint_every": 10_000, "memory_mib": 8192, **engine},
         }
     )
 
 
 def clock() -> float:
     """Return the time when the card has done all it was asked to."""
-    if DEVICE == "cuda":
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()
 
@@ -195,20 +232,20 @@ def consilia(spec: RunSpec, sites: Sites) -> float:
 
 def bare(spec: RunSpec, sites: Sites) -> float:
     """Return the seconds of a FedAvg round as a careful researcher writes it in one eager script."""
-    training = spec.training
+    training, device = spec.training, spec.engine.device
     learner = PlainLearner.of(spec.learner, spec.federation)
     classes = spec.federation.task == "classification"
     data = {
         name: (
-            torch.from_numpy(site.train.image.copy()).to(DEVICE),
-            torch.from_numpy(np.asarray(site.train.truth).copy()).to(DEVICE),
+            torch.from_numpy(site.train.image.copy()).to(device),
+            torch.from_numpy(np.asarray(site.train.truth).copy()).to(device),
         )
         for name, site in sites.items()
     }
 
     def run(ended: Callable[[], None]) -> None:
         torch.manual_seed(derive(spec.seed, "network", "main"))
-        network = learner.build().to(DEVICE)
+        network = learner.build().to(device)
         world = {k: v.clone() for k, v in network.state_dict().items()}
         for number in range(ROUNDS):
             sums = {k: torch.zeros_like(v, dtype=torch.float64) for k, v in world.items()}
@@ -220,12 +257,12 @@ def bare(spec: RunSpec, sites: Sites) -> float:
                 network.train()
                 randoms = generator(0, name, number)
                 for index in torch.split(torch.randperm(len(image), generator=randoms), BATCH):
-                    index = index.to(DEVICE)
+                    index = index.to(device)
                     x, y = image[index].float() / 255, target[index].float()
                     if not classes:
                         y = y[:, None]
                     for axis in (-1, -2):
-                        flip = (torch.rand(len(index), generator=randoms) < 0.5).to(DEVICE)
+                        flip = (torch.rand(len(index), generator=randoms) < 0.5).to(device)
                         flip = flip[:, None, None, None]
                         x = torch.where(flip, x.flip(axis), x)
                         y = y if classes else torch.where(flip, y.flip(axis), y)
@@ -249,11 +286,11 @@ def bare(spec: RunSpec, sites: Sites) -> float:
 
 def memory_gib() -> float:
     """Return the most memory of the card that was in use."""
-    return torch.cuda.max_memory_allocated() / 2**30 if DEVICE == "cuda" else 0.0
+    return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_initialized() else 0.0
 
 
 def trained_images(method: str, images: int) -> int:
-    """Return how many images a round trains on, each network's counted."""
+    """Return how many images a round trains on: all, and FedMix's for each of its two networks."""
     return len(SITES) * images * (2 if method == "fedmix" else 1)
 
 
@@ -267,45 +304,78 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 
 
-def speed(
-    network: str, size: int, methods: tuple[str, ...], images: int, engines: tuple[str, ...]
-) -> list[dict[str, object]]:
-    """Return images per second of the bare loop and of Consilia's paths."""
-    rows = []
-    first = spec_of(network, size, "fedavg", images)
-    sites = made(first, images, network == "densenet121")
-    reference = trained_images("fedavg", images) / bare(first, sites)
-    for method in methods:
-        if method not in METHODS:
-            continue
-        row: dict[str, Any] = {
-            "network": network,
-            "size": size,
-            "method": method,
-            "bare": reference,
-        }
-        for name in engines:
-            spec = spec_of(network, size, method, images, **ENGINES[name])
-            if DEVICE == "cuda":
+def turns(
+    network: str, size: int, method: str, images: int, paths: tuple[str, ...], given: Given
+) -> dict[str, Any]:
+    """Let the bare loop and the paths of one method take turns; return images per second, and ratios."""
+    plain = spec_of(network, size, "fedavg", device=given.device)
+    bare_sites, sites = made(plain, images), made(spec_of(network, size, method), images)
+    rates: dict[str, list[float]] = {name: [] for name in ("bare", *paths)}
+    row: dict[str, Any] = {"network": network, "size": size, "images": images, "method": method}
+    for turn in range(given.repeats):
+        for name in [*rates][:: -1 if turn % 2 else 1]:
+            if torch.cuda.is_initialized():
                 torch.cuda.reset_peak_memory_stats()
             try:
-                row[name] = trained_images(method, images) / consilia(spec, sites)
-            except Exception as error:  # one method's failure must not hide the others' figures
-                row[name], row[f"{name}_error"] = float("nan"), f"{type(error).__name__}: {error}"
-            row[f"{name}_gib"] = memory_gib()
-            row[f"{name}_to_bare"] = row[name] / reference
+                if name == "bare":
+                    rate = trained_images("fedavg", images) / bare(plain, bare_sites)
+                else:
+                    engine = {**ENGINES[name], "device": given.device}
+                    spec = spec_of(network, size, method, **engine)
+                    rate = trained_images(method, images) / consilia(spec, sites)
+            except Exception as error:  # one path's failure must not hide the others' figures
+                rate, row[f"{name}_error"] = float("nan"), f"{type(error).__name__}: {error}"
+            rates[name].append(rate)
+            row[f"{name}_gib"] = max(row.get(f"{name}_gib", 0.0), memory_gib())
+    for name, each in rates.items():
+        row[name] = statistics.median(each)
+        if name != "bare":
+            row[f"{name}_ratios"] = spread(
+                [own / beside for own, beside in zip(each, rates["bare"], strict=True)]
+            )
+            row[f"{name}_to_bare"] = row[f"{name}_ratios"]["median"]
+    return row
+
+
+def unfit(method: str, network: str, size: int) -> str | None:
+    """Return why a method is not timed with a network, or `None` if it is."""
+    if METHODS[method].method.data == "pooled":
+        return "pools the images of all sites"
+    return why_not(method, spec_of(network, size, method).federation)
+
+
+def speed(
+    network: str,
+    size: int,
+    methods: tuple[str, ...],
+    images: int,
+    paths: tuple[str, ...],
+    given: Given,
+) -> list[dict[str, Any]]:
+    """Return images per second of the bare loop and of Consilia's paths, each method beside FedAvg."""
+    rows: list[dict[str, Any]] = []
+    for method in methods:
+        why = unfit(method, network, size)
+        if why is not None:
+            print(f"{network:14s} {size:4d} px {method:10s} not timed: it {why}", flush=True)
+            continue
+        row = turns(network, size, method, images, paths, given)
         rows.append(row)
-        told = "  ".join(
-            f"{name} {row[name]:6.0f} (x{row[f'{name}_to_bare']:.2f})" for name in engines
-        )
-        print(f"{network:14s} {size:4d} px {method:10s} bare {reference:6.0f}  {told}", flush=True)
+        print(f"{network:14s} {size:4d} px {method:10s} bare {row['bare']:6.0f}", flush=True)
+        for name in paths:
+            line = f"  {name:12s} {row[name]:6.0f}, x {told(row[f'{name}_ratios'])}"
+            if rows[0]["method"] == "fedavg":  # both over the bare loop beside them
+                beside = row[f"{name}_to_bare"] / rows[0][f"{name}_to_bare"]
+                row[f"{name}_to_fedavg"] = beside
+                line += f", {beside:.2f} of FedAvg's"
+            print(line + f"  {row.get(f'{name}_error', '')}".rstrip(), flush=True)
     return rows
 
 
-def profile(images: int) -> str:
+def profile(images: int, device: str) -> str:
     """Return where the host spends its time in captured FedAvg rounds."""
-    spec = spec_of("unet-fedlppa", 128, "fedavg", images, lanes=1)
-    sites = made(spec, images, classes=False)
+    spec = spec_of("unet-fedlppa", 128, "fedavg", lanes=1, device=device)
+    sites = made(spec, images)
     profiler = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder:
 
@@ -339,57 +409,85 @@ def default_paths(given: argparse.Namespace) -> tuple[str, ...]:
     return (*paths, "compiled") if given.compile else paths
 
 
+def cases(text: str, quick: bool) -> list[tuple[str, int, int, tuple[str, ...]]]:
+    """Return network, size, images a site and usual methods of the named cases, or of the usual ones."""
+    usual = {(network, size): (images, methods) for network, size, images, methods, _ in CASES}
+    found = []
+    for each in filter(None, text.split(",")):
+        network, _, rest = each.partition(":")
+        size, _, images = rest.partition(":")
+        if not size.isdigit() or not (images or "1").isdigit():
+            message = f"benchmarks.gpu: '{each}' is no case; write it as unet-fedia:128 or :128:240"
+            raise SystemExit(message)
+        named(network, NETWORKS)
+        many, methods = usual.get((network, int(size)), (120, MAIN[:1]))
+        found.append((network, int(size), int(images or many), methods))
+    every = [(n, s, i, m) for n, s, i, m, always in CASES if always or not quick]
+    return found or every
+
+
+def agreements(chosen: tuple[str, ...], device: str) -> list[dict[str, Any]]:
+    """Print and return how well captured and eager training agree, by study."""
+    rows = []
+    print("study              method     eager to itself  captured to eager")
+    for study, method in AGREE:
+        if chosen and method not in chosen:
+            continue
+        try:
+            row = agreement(study, method, device)
+        except Exception as error:  # the other rows are still worth having
+            row = {"study": study, "method": method, "error": f"{type(error).__name__}: {error}"}
+            print(f"{study:18s} {method:10s} {row['error']}", flush=True)
+        else:
+            print(
+                f"{study:18s} {method:10s} {row['eager_to_itself']:15.2e} "
+                f"{row['captured_to_eager']:18.2e}  {'agrees' if row['agrees'] else 'DIFFERS'}",
+                flush=True,
+            )
+        rows.append(row)
+    return rows
+
+
 def main() -> None:
-    """Print both tables and write benchmarks/results/gpu.json."""
+    """Print both tables and write benchmarks/results/gpu.json, or gpu-cpu.json without a GPU."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer images and networks")
+    parser.add_argument("--quick", action="store_true", help="one turn, and fewer networks")
+    parser.add_argument(
+        "--repeats", type=int, help="turns of the bare loop and each path; default: 3"
+    )
     parser.add_argument("--compile", action="store_true", help="also with compiled networks")
     parser.add_argument("--only", choices=("agreement", "speed"))
-    parser.add_argument("--methods", default="", help="such as fedavg,fedmix; default: all")
-    parser.add_argument("--cases", default="", help="such as unet-fedia:128; default: all")
+    parser.add_argument("--methods", default="", help="such as fedmix,fedlsm; default: each case's")
+    parser.add_argument("--cases", default="", help="such as unet-fedia:128,cnn-small:64:120")
     parser.add_argument("--paths", default="", help=f"of {','.join(ENGINES)}; default: most")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), help="default: a GPU where there is one"
+    )
+    asked = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     started = time.perf_counter()
-    chosen = set(filter(None, given.methods.split(",")))
+    device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    given = Given(device, asked.repeats or (1 if asked.quick else 3))
+    chosen = named(asked.methods, METHODS)
     result: dict[str, Any] = {
-        "gpu": torch.cuda.get_device_name() if DEVICE == "cuda" else "none",
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else "none",
+        "repeats": given.repeats,
         "agreement": [],
         "speed": [],
     }
-    if given.only != "speed":
-        print("study              method     eager to itself  captured to eager")
-        for study, method in AGREE:
-            if method in METHODS and method in (chosen or METHODS):
-                try:
-                    row = agreement(study, method)
-                except Exception as error:  # the other rows are still worth having
-                    row = {
-                        "study": study,
-                        "method": method,
-                        "error": f"{type(error).__name__}: {error}",
-                    }
-                    print(f"{study:18s} {method:10s} {row['error']}", flush=True)
-                else:
-                    print(
-                        f"{study:18s} {method:10s} {row['eager_to_itself']:15.2e} "
-                        f"{row['captured_to_eager']:18.2e}  {'agrees' if row['agrees'] else 'DIFFERS'}",
-                        flush=True,
-                    )
-                result["agreement"].append(row)
-    if given.only != "agreement":
-        paths = named(given.paths, ENGINES) or default_paths(given)
-        wanted = named(given.cases, [f"{network}:{size}" for network, size, *_ in CASES])
-        print("images/s, and how many times the bare loop's")
-        for network, size, images, methods, always in CASES:
-            if f"{network}:{size}" in wanted or (not wanted and (always or not given.quick)):
-                each = tuple(method for method in methods if method in (chosen or methods))
-                result["speed"] += speed(network, size, each, images, paths)
-        if not given.cases:
-            result["profile"] = profile(CASES[0][2])
+    if asked.only != "speed":
+        result["agreement"] = agreements(chosen, device)
+    if asked.only != "agreement":
+        paths = named(asked.paths, ENGINES) or default_paths(asked)
+        print("images/s, and how many times those of the bare loop beside it")
+        for network, size, images, usual in cases(asked.cases, asked.quick):
+            methods = tuple(dict.fromkeys(("fedavg", *chosen))) if chosen else usual
+            result["speed"] += speed(network, size, methods, images, paths, given)
+        if not asked.cases:
+            result["profile"] = profile(CASES[0][2], device)
             print(result["profile"])
     result["seconds"] = time.perf_counter() - started
-    write("gpu", result)
+    write("gpu" if device == "cuda" else "gpu-cpu", result)
     print(json.dumps(result))
 
 

@@ -262,9 +262,9 @@ def gpu(results: Mapping[str, Result]) -> Figure | None:
         name = f"{row['network']}, {row['size']} px, {row['method']}"
         ways = {"eager": SOFT, "captured": GREEN, "lanes": BLUE, "bf16": "#7a68b3", "compiled": INK}
         for way, color in ways.items():
-            value = row.get(f"{way}_to_bare")
-            if value == value and value is not None:
-                each.append(Bar(f"{name}: {way}", value, value, value, color))
+            ratios = row.get(f"{way}_ratios")
+            if ratios is not None and ratios["median"] == ratios["median"]:  # not one that failed
+                each.append(spread_bar(f"{name}: {way}", ratios, color=color))
     return bars(each, "images per second over the eager bare loop")
 
 

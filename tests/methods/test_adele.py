@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from scipy.optimize import curve_fit
 
 from consilia.methods import make_method, why_not
+from consilia.methods.averaging import Down
 from consilia.testing import run_toy, toy_spec
 from tests.methods.plain import (
     Plain,
@@ -18,6 +19,7 @@ from tests.methods.plain import (
     run_twice_with_a_stop,
 )
 from tests.methods.support import assert_same_state, final_state, ledger_fields, server_weights
+from tests.training.test_capture import RATE, Replayed, assert_replies_equal, replies
 
 
 def slope(t, a, b, c):
@@ -149,3 +151,17 @@ def test_parts_are_at_most_one(setting):
 
     with pytest.raises(UsageError, match="at most 1"):
         make_method("adele", {setting: 1.5})
+
+
+@pytest.mark.parametrize("consistency", [0.0, 0.5])
+def test_one_recording_serves_all_sites_and_rounds(consistency):
+    settings = {"consistency": consistency, "confidence": 0.4}
+    spec = lesion_spec("adele", 2, settings, training={"epochs": 4, "learning_rate": RATE})
+    data = {name: lesion_sites(spec)[name] for name in ("anna", "bo")}
+    recorder, method = Replayed(), make_method("adele", settings)
+    runs = [
+        replies(method, spec, data, lambda start, name, round_: Down(start), each)
+        for each in (None, recorder)
+    ]
+    assert recorder.recorded == 2  # batches of four, and the last one of two
+    assert_replies_equal(*runs)

@@ -12,7 +12,7 @@ from sklearn.mixture import GaussianMixture
 
 from consilia.methods import make_method, why_not
 from consilia.methods.averaging import Up
-from consilia.methods.incomplete.fednoro import Judged, Robust, Server, Warm
+from consilia.methods.incomplete.fednoro import FedNoRo, Judged, Robust, Server, Warm
 from consilia.testing import run_toy, toy_spec
 from tests.methods.plain import (
     Plain,
@@ -23,6 +23,7 @@ from tests.methods.plain import (
     run_twice_with_a_stop,
 )
 from tests.methods.support import assert_same_state, ledger_fields, server_weights
+from tests.training.test_capture import RATE, Replayed, assert_replies_equal, replies
 
 
 def noisy_by_votes(table):
@@ -197,3 +198,39 @@ def test_trust_grows_after_the_warm_up():
 
 def test_only_masks_of_one_label():
     assert "segments one label" in why_not("fednoro", toy_spec().federation)
+
+
+def test_the_teacher_only_looks(monkeypatch):
+    """Were it to train, batch norm would follow the batch; and each mode has recordings of its own."""
+    spec = lesion_spec("fednoro", 1)
+    data = {"anna": lesion_sites(spec)["anna"]}
+
+    def down(start, name, round_):
+        return Robust(start, 0.5)
+
+    training, taught = [], FedNoRo.taught
+
+    def watched(self, bench, batch, held):
+        training.append(bench.network("teacher").training)
+        return taught(self, bench, batch, held)
+
+    monkeypatch.setattr(FedNoRo, "taught", watched)
+    replies(make_method("fednoro"), spec, data, down)
+    assert training
+    assert not any(training)
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_one_recording_serves_all_sites_and_rounds(taught):
+    """Offsets differ by site, trust by site and round: both are held, and reach the recorded step."""
+    spec = lesion_spec("fednoro", 3, training={"epochs": 4, "learning_rate": RATE})
+    data = {name: lesion_sites(spec)[name] for name in ("anna", "bo")}
+    trust = {("anna", 1): 0.3, ("bo", 1): 0.7, ("anna", 2): 0.45, ("bo", 2): 0.8}
+
+    def down(start, name, round_):
+        return Robust(start, trust[name, round_] if taught else 0.0)
+
+    recorder, method = Replayed(), make_method("fednoro")
+    runs = [replies(method, spec, data, down, each) for each in (None, recorder)]
+    assert recorder.recorded == 2  # batches of four, and the last one of two
+    assert_replies_equal(*runs)

@@ -2,10 +2,12 @@
 
 import torch
 
-from consilia.methods import why_not
+from consilia.methods import make_method, why_not
+from consilia.methods.averaging import Down
 from consilia.testing import run_toy, toy_spec
 from tests.methods.plain import Plain, assert_close, lesion_sites, lesion_spec
 from tests.methods.support import ledger_fields
+from tests.training.test_capture import RATE, Replayed, assert_replies_equal, replies
 
 
 def plain_run(spec, sites, gamma):
@@ -70,3 +72,15 @@ def test_a_site_that_marks_nothing_stays_finite(tmp_path):
     expected = plain_run(spec, sites, 1.5)
     assert all(torch.isfinite(v).all() for v in expected.values())
     assert_close(tmp_path / "run", expected)
+
+
+def test_one_recording_serves_all_sites_and_rounds():
+    spec = lesion_spec("nr-dice", 2, training={"epochs": 4, "learning_rate": RATE})
+    data = {name: lesion_sites(spec)[name] for name in ("anna", "bo")}
+    recorder, method = Replayed(), make_method("nr-dice")
+    runs = [
+        replies(method, spec, data, lambda start, name, round_: Down(start), each)
+        for each in (None, recorder)
+    ]
+    assert recorder.recorded == 2  # batches of four, and the last one of two
+    assert_replies_equal(*runs)

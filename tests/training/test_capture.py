@@ -16,7 +16,7 @@ from consilia.methods import make_method
 from consilia.testing import toy_sites, toy_spec
 from consilia.training.augment import POLICIES, Move, draw
 from consilia.training.batch import ResidentCases, orders
-from consilia.training.capture import Captures
+from consilia.training.capture import TOO_FEW, Captures
 from consilia.training.identity import identity, needs_host
 from consilia.training.local import draw_plan, train_locally
 from consilia.training.personal import learn_shares
@@ -60,6 +60,36 @@ def both(run, **training):
     fast.bench.captures = Captures(recorder)
     told = run(eager), run(fast)
     return eager, fast, recorder, told
+
+
+def replies(method, spec, data, down_of, recorder=None, rounds=(1, 2)):
+    """Return the weights that sites send in turn, trained eagerly or by recorded steps.
+
+    Args:
+        method: Trains at every site in every round, each time from the first weights.
+        spec: The run.
+        data: The sites' data, by name.
+        down_of: Returns what a site is sent, given the first weights, its name and the round.
+        recorder: Stands for the recorder; `None` trains eagerly.
+        rounds: Which rounds.
+    """
+    bench = make_bench(spec, method, spec.federation)
+    bench.captures = None if recorder is None else Captures(recorder)
+    start, memories, sent = bench.start(), {}, []
+    for round_ in rounds:
+        for name, held in data.items():
+            train = ResidentCases.of(held.train, held.view, bench.device)
+            place = (name, spec.federation, bench, train, spec.training, spec.seed, round_, 9)
+            down = down_of(start, name, round_)
+            up, memories[name] = method.local_update(down, memories.get(name), Site(*place))
+            sent.append({key: value.clone() for key, value in up.weights.items()})
+    return sent
+
+
+def assert_replies_equal(eager, recorded):
+    for one, other in zip(eager, recorded, strict=True):
+        for key in one:
+            assert torch.equal(one[key], other[key]), key
 
 
 def assert_equal(one, other, network="main"):
@@ -194,6 +224,44 @@ def test_what_cannot_be_recorded_is_said_once(caplog):
         train_locally(site)
     told = [r.getMessage() for r in caplog.records]
     assert told == ["a training step runs eagerly, for it cannot be captured: no graphs here"]
+
+
+def test_each_reason_is_said_once(caplog):
+    site, reasons = site_of(), iter(["no graphs here", "no memory left", "no graphs here"])
+
+    def record(step):
+        raise RuntimeError(next(reasons))
+
+    site.bench.captures = Captures(record)
+    with caplog.at_level(logging.WARNING, "consilia"):
+        for strength in (1.0, 2.0, 3.0):
+            wish = torch.linspace(0, 1, len(site.train))
+            held = {"goal": torch.tensor(0.5)}
+            loss = site.objective(Towards(strength).loss, held=held, rows={"wish": wish})
+            train_locally(site, loss, only=torch.arange(8))
+    told = [r.getMessage().rpartition(": ")[2] for r in caplog.records]
+    assert told == ["no graphs here", "no memory left"]
+    assert next(reasons, None) is None
+
+
+def test_too_few_steps_of_a_plain_closure_are_said_once(caplog):
+    def run(site):
+        for _ in range(2):
+            train_locally(site, lambda batch: 2.0 * site.task_loss(batch))
+
+    with caplog.at_level(logging.WARNING, "consilia"):
+        _, _, recorder, _ = both(run)
+    assert recorder.recorded == 0
+    told = [r.getMessage() for r in caplog.records]
+    assert told == [f"training steps run eagerly, not captured: {TOO_FEW}"]
+    assert "24 batches" in TOO_FEW
+
+
+def test_steps_that_will_be_recorded_later_are_not_talked_about(caplog):
+    with caplog.at_level(logging.WARNING, "consilia"):
+        _, _, recorder, _ = both(train_locally)
+    assert recorder.recorded == 1  # the five odd batches wait for the next round
+    assert not caplog.records
 
 
 def test_a_plain_closure_is_recorded_for_its_own_call_where_that_pays():

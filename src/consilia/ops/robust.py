@@ -77,7 +77,7 @@ def distilled_loss(
     logits: Float[Tensor, "b c h w"],
     target: Int[Tensor, "b h w"],
     soft: Float[Tensor, "b c h w"],
-    w: float,
+    w: float | Float[Tensor, ""],
     known: Known = None,
 ) -> Float[Tensor, ""]:
     r"""Return FedNoRo's :math:`w\,\mathrm{KL}(soft \Vert p) + (1 - w)\,\mathrm{CE}(p, y)`, over pixels.

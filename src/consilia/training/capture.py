@@ -34,6 +34,7 @@ LOG = logging.getLogger("consilia")
 PAYS = 8
 #: The same for a loss that is not recognised again, and so is recorded anew in each call.
 PAYS_ONCE = 24
+TOO_FEW = f"the loss is recorded anew in each call, and fewer than {PAYS_ONCE} batches of a size do not pay"
 #: The most recorded steps that are kept; the least recently used are dropped.
 KEPT = 64
 #: So many steps are handed to the device before other sites have their turn.
@@ -108,7 +109,10 @@ class Captures:
             self._recorded[kind].begin(job)
             return self._recorded[kind]
         self._seen[kind] += count
-        if (self._seen[kind] < PAYS) if job.lasting else (count < PAYS_ONCE):
+        if job.lasting and self._seen[kind] < PAYS:
+            return None  # for now: the next call goes on counting
+        if not job.lasting and count < PAYS_ONCE:
+            self.tell_eager(TOO_FEW)
             return None
         recorded = self._recorded_compiled(job, standing, planned) if self.compile else None
         try:
@@ -140,8 +144,9 @@ class Captures:
             return None
 
     def _refuse(self, kind: Hashable, error: Exception) -> None:
-        if not self._refused:
-            text = str(error).strip().partition("\n")[0]
+        text = str(error).strip().partition("\n")[0]
+        if text not in self._told:
+            self._told.add(text)
             LOG.warning("a training step runs eagerly, for it cannot be captured: %s", text)
         LOG.debug("not captured", exc_info=error)
         self._refused.add(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -18,7 +19,7 @@ from consilia.ops.early import has_slowed, pooled_overlap, scale_disagreement
 from consilia.ops.robust import two_rows
 from consilia.training.batch import Batch
 from consilia.training.local import train_locally
-from consilia.training.site import Site
+from consilia.training.site import Site, Workbench
 
 #: The scales at which an image is predicted.
 SCALES = (0.7, 1.0, 1.5)
@@ -89,7 +90,7 @@ class ADELE(AveragingBase[Memory]):
         if due:
             p = self.averaged(site)
             site.correct_labels(correct_missing(site.train.target, p, self.threshold))
-        trained = train_locally(site, lambda batch: self._loss(site, self.seen(batch)))
+        trained = train_locally(site, site.objective(self.across_scales))
         history = memory.history
         if not (memory.corrected or due):  # the curve has served once the labels are corrected
             fit = pooled_overlap(site.foreground() > 0.5, site.train.target > 0)
@@ -103,7 +104,7 @@ class ADELE(AveragingBase[Memory]):
             parts = [
                 torch.stack(
                     [
-                        two_rows(_at_scale(site, part.float() / 255, scale)).softmax(1)[:, 1]
+                        two_rows(_at_scale(site.bench, part.float() / 255, scale)).softmax(1)[:, 1]
                         for scale in SCALES
                     ]
                 ).mean(0)
@@ -111,22 +112,24 @@ class ADELE(AveragingBase[Memory]):
             ]
         return torch.cat(parts)
 
-    def _loss(self, site: Site, batch: Batch) -> Tensor:
+    def across_scales(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the mean loss over the scales and, at its weight, how far these disagree."""
         if not self.consistency:
-            return site.task_loss(batch)
-        scores = [_at_scale(site, batch.image, scale) for scale in SCALES]
-        supervised = torch.stack([site.learner.loss_of(s, batch) for s in scores]).mean()
+            return self.task(bench, batch, held)
+        seen = self.seen(batch)
+        scores = [_at_scale(bench, seen.image, scale) for scale in SCALES]
+        supervised = torch.stack([bench.learner.loss_of(s, seen) for s in scores]).mean()
         p = [two_rows(s).softmax(1) for s in scores]
-        apart = scale_disagreement(p, self.confidence, batch.known_pixels)
+        apart = scale_disagreement(p, self.confidence, seen.known_pixels)
         return supervised + self.consistency * apart
 
 
-def _at_scale(site: Site, image: Tensor, scale: float) -> Tensor:
+def _at_scale(bench: Workbench, image: Tensor, scale: float) -> Tensor:
     """Return the scores of a resized image, at the size of the image."""
     if scale == 1:
-        return site.learner.logits(site.network, image)
+        return bench.learner.logits(bench.network(), image)
     height, width = image.shape[-2:]
     size = [int(height * scale), int(width * scale)]
     resized = F.interpolate(image, size, mode="bilinear", align_corners=True)
-    scores = site.learner.logits(site.network, resized)
+    scores = bench.learner.logits(bench.network(), resized)
     return F.interpolate(scores, [height, width], mode="bilinear", align_corners=True)

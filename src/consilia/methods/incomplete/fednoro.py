@@ -21,9 +21,10 @@ from consilia.ops.robust import class_offsets, distilled_loss, pixel_losses, two
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Loss, train_locally
-from consilia.training.site import Site
+from consilia.training.site import Site, Workbench
 
 Model = Annotated[Weights, Group()]
+TEACHER = "teacher"
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,9 @@ class FedNoRo(OneLabel[Server, Warm | Robust, Up | Judged, Memory]):
         judged = self.judge(site) if isinstance(down, Warm) and down.judge else None
         trust = down.trust if isinstance(down, Robust) else 0.0
         if trust:
-            site.load(down.weights, "teacher")
-        trained = train_locally(site, self._loss(site, trust))
+            site.load(down.weights, TEACHER)
+            site.bench.network(TEACHER).eval()
+        trained = train_locally(site, self.loss(site, trust))
         told = (site.weights(), trained.images, trained.loss)
         return (Up(*told) if judged is None else Judged(*told, *judged)), Memory()
 
@@ -176,23 +178,28 @@ class FedNoRo(OneLabel[Server, Warm | Robust, Up | Judged, Memory]):
         background, label = (float(part.mean()) if len(part) else None for part in parts)
         return background, label
 
-    def _loss(self, site: Site, trust: float) -> Loss:
+    def loss(self, site: Site, trust: float) -> Loss:
+        """Return what a site minimises: its labels' loss, or also how far it is from its teacher."""
         marked = (site.train.target > 0).sum()
         counts = torch.stack((site.train.target.numel() - marked, marked)).float()
-        offsets = self.adjust * class_offsets(counts)[:, None, None]
+        held = {"offsets": self.adjust * class_offsets(counts)[:, None, None]}
+        if not trust:
+            return site.objective(self.labelled, held)
+        return site.objective(self.taught, {**held, "trust": torch.tensor(trust)})
 
-        def loss(batch: Batch) -> Tensor:
-            logits = two_rows(site.learner.logits(site.network, batch.image))
-            adjusted = logits + offsets if self.adjust else logits
-            if not trust:
-                return marginal_cross_entropy(adjusted, batch.target, batch.known_pixels)
-            soft = self._taught(site, batch)
-            return distilled_loss(adjusted, batch.target, soft, trust, batch.known_pixels)
+    def labelled(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the cross-entropy of adjusted scores."""
+        scores = self._adjusted(bench, batch, held)
+        return marginal_cross_entropy(scores, batch.target, batch.known_pixels)
 
-        return loss
-
-    def _taught(self, site: Site, batch: Batch) -> Tensor:
-        teacher = site.bench.network("teacher").eval()
+    def taught(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the distilled loss; the teacher's part in it grows from round to round."""
         with torch.no_grad():
-            logits = two_rows(site.learner.logits(teacher, batch.image))
-        return (logits / self.temperature).softmax(1)
+            logits = two_rows(bench.learner.logits(bench.network(TEACHER), batch.image))
+        soft = (logits / self.temperature).softmax(1)
+        scores = self._adjusted(bench, batch, held)
+        return distilled_loss(scores, batch.target, soft, held["trust"], batch.known_pixels)
+
+    def _adjusted(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        logits = two_rows(bench.learner.logits(bench.network(), batch.image))
+        return logits + held["offsets"] if self.adjust else logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -14,7 +15,7 @@ from consilia.ops.robust import noise_robust_dice_loss
 from consilia.payload import Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Loss
-from consilia.training.site import Site
+from consilia.training.site import Site, Workbench
 
 
 @final
@@ -58,10 +59,10 @@ class NRDice(Averaging):
 
     def loss(self, anchor: Weights, site: Site) -> Loss:
         """Replace the learner's loss."""
+        return site.objective(self.robust)
 
-        def loss(batch: Batch) -> Tensor:
-            seen = self.seen(batch)
-            p = site.learner.probabilities(site.network, seen.image)
-            return noise_robust_dice_loss(p, seen.planes(), self.gamma, seen.known_planes())
-
-        return loss
+    def robust(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
+        """Return the noise-robust Dice loss of a batch, as the switch `unknown` reads it."""
+        seen = self.seen(batch)
+        p = bench.learner.probabilities(bench.network(), seen.image)
+        return noise_robust_dice_loss(p, seen.planes(), self.gamma, seen.known_planes())
