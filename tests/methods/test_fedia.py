@@ -1,12 +1,14 @@
 """FedIA against a second, plain implementation, its limit case and its stages."""
 
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from consilia.errors import UsageError
 from consilia.methods import make_method, why_not
 from consilia.methods.incomplete.fedia import Estimated, Server, Up
 from consilia.testing import run_toy, toy_sites, toy_spec
@@ -135,8 +137,45 @@ def test_a_warm_up_of_all_rounds_is_fedavg_to_the_bit(tmp_path):
     assert_same_state(server_weights(tmp_path / "fedia"), server_weights(tmp_path / "fedavg"))
 
 
+def overlays_of(path):
+    return {k: v for k, v in final_state(path).items() if "overlay-labels" in k}
+
+
+def test_without_correction_no_overlay_is_made(tmp_path):
+    eager = {"warmup": 3, "gap": -0.2, "threshold": 0.4}
+    run_toy(spec_of(5, **eager), tmp_path / "on")
+    run_toy(spec_of(5, **eager, correct=False), tmp_path / "off")
+    assert len(overlays_of(tmp_path / "on")) == 3
+    assert overlays_of(tmp_path / "off") == {}
+
+
+def test_a_correction_that_would_fill_too_much_is_refused(tmp_path):
+    eager = {"warmup": 3, "gap": -0.2, "threshold": 0.4}
+    spec = spec_of(5, **eager, most=0.0)
+    sites = toy_sites(spec)
+    run_toy(spec, tmp_path / "none", sites)
+    run_toy(spec_of(5, **eager), tmp_path / "every", sites)
+    kept, changed = overlays_of(tmp_path / "none"), overlays_of(tmp_path / "every")
+    for name, data in sites.items():
+        key = f"memories/{name}/overlay-labels.safetensors:target"
+        assert torch.equal(kept[key], torch.from_numpy(data.view.target))
+        assert not torch.equal(kept[key], changed[key])
+
+
+def test_a_warm_up_has_three_rounds():  # METHODS 4.4
+    with pytest.raises(UsageError, match=r"method.warmup of 'fedia' is 2; expected .* at least 3"):
+        make_method("fedia", {"warmup": 2})
+
+
 def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 4.1
     run_toy(spec_of(5, warmup=3), tmp_path / "run")
+    assert ledger_fields(tmp_path / "run", "up", "introduce") == {("Intro", "images")}
+    assert ledger_fields(tmp_path / "run", "down", "train") == {
+        ("Train", "weights"),
+        ("Train", "warmup"),
+        ("Watch", "weights"),
+        ("Watch", "estimate"),
+    }
     common = {"weights", "images", "loss", "corrected"}
     assert ledger_fields(tmp_path / "run", "up", "train") == {
         *(("Up", name) for name in common),
@@ -155,8 +194,8 @@ def server(**changes):
     return replace(start, **changes)
 
 
-def up(value, loss=0.5, corrected=False):
-    return Up({"w": torch.tensor([value])}, 10, loss, corrected)
+def up(value, loss=0.5, corrected=False, images=10):
+    return Up({"w": torch.tensor([value])}, images, loss, corrected)
 
 
 def estimated(value, completeness):
@@ -171,6 +210,15 @@ def test_stage_two_weighs_by_completeness_over_loss():
     assert off.weights["w"].item() == pytest.approx(0.5)
 
 
+def test_complete_sites_of_equal_loss_count_alike_however_many_images():  # METHODS 6.4
+    method, told = make_method("fedia"), {"a": up(0.0, images=10), "b": up(1.0, images=90)}
+    after = method.aggregate(server(estimates={"a": 1.0, "b": 1.0}), told)
+    assert after.last == pytest.approx({"a": 0.5, "b": 0.5})
+    assert after.weights["w"].item() == pytest.approx(0.5)
+    first = method.aggregate(server(stage="warm-up", rounds_left=3), told)
+    assert first.last == pytest.approx({"a": 0.1, "b": 0.9})
+
+
 def test_stage_three_begins_when_all_have_corrected_or_after_the_bound():
     method = make_method("fedia")
     one = method.aggregate(server(), {"a": up(0.0, corrected=True), "b": up(1.0)})
@@ -183,12 +231,18 @@ def test_stage_three_begins_when_all_have_corrected_or_after_the_bound():
     )
 
 
-def test_a_model_that_predicts_nothing_is_warmed_up_further():
+def test_a_model_that_predicts_nothing_is_warmed_up_further_and_the_log_says_so(caplog):
     method = make_method("fedia")
     fresh = server(estimates={})
-    after = method.aggregate(fresh, {"a": estimated(0.0, None), "b": estimated(1.0, None)})
+    with caplog.at_level(logging.WARNING, "consilia"):
+        after = method.aggregate(fresh, {"a": estimated(0.0, None), "b": estimated(1.0, None)})
+        method.aggregate(after, {"a": up(0.0), "b": up(1.0)})
+        method.aggregate(fresh, {"a": estimated(0.0, 0.4), "b": estimated(1.0, 0.4)})
     assert (after.stage, after.rounds_left, after.estimates) == ("warm-up", 1, {})
+    (told,) = [r.getMessage() for r in caplog.records]
+    assert told.startswith("the warm-up was too short: the model predicts nothing at 'a' and 'b'")
     part = method.aggregate(fresh, {"a": estimated(0.0, None), "b": estimated(1.0, 0.4)})
+    assert "nothing at 'a', so" in caplog.text
     assert part.stage == "aware"
     assert part.estimates == {"a": 1.0, "b": 0.4}
     assert part.weights["w"].item() == pytest.approx(0.5)  # FedAvg for this round

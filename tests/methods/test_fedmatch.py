@@ -15,6 +15,7 @@ from consilia.training.seeds import generator
 from consilia.training.strong import strong_view
 from tests.methods.plain_labels import average, new_network, parts_of, spec_of, supervised
 from tests.methods.support import final_state, ledger_fields
+from tests.methods.test_fedssp import WIDTH, plain_fedssp, with_siamese
 from tests.methods.test_fixmatch import competes
 
 #: Small weights, for an untrained network and few steps: with the code's own nothing would be sure.
@@ -80,24 +81,29 @@ def plain_open(net, x, strong, helpers, y, known, exclusive, s):
     return total, images
 
 
-def plain_fedmatch(spec, s, refresh, count):
+def plain_fedmatch(spec, s, refresh, count, without=0):
+    """Return both parts; the first rounds `without` labels are FedSSP's (METHODS 5.8)."""
     exclusive, t, parts = competes(spec), spec.training, parts_of(spec)
-    net = Added(new_network(spec), new_network(spec))
+    new = with_siamese if without else new_network
+    net = Added(new(spec), new(spec))
     sigma = {k: v.clone() for k, v in net.sigma.state_dict().items()}
+    if without:
+        early = spec.model_copy(update={"rounds": without})
+        sigma = plain_fedssp(early, without, exclusive)
     psi = {k: v * 0.2 if v.is_floating_point() else v.clone() for k, v in sigma.items()}
     moments, psis, outputs, helpers, told = {}, {}, {}, {}, []
     held = {name: [] for name in parts}
-    for number in range(1, spec.rounds + 1):
-        sent = {"sigma": {}, "psi": {}}
+    for number in range(without + 1, spec.rounds + 1):
+        sent, matched = {"sigma": {}, "psi": {}}, number - without
         for name in sorted(parts):
             part, moved = parts[name], generator(spec.seed, name, number, "strong views")
-            if name in helpers and (number - 1) in (1, *range(refresh, 99, refresh)):
+            if name in helpers and (matched - 1) in (1, *range(refresh, 99, refresh)):
                 held[name] = [psis[h] for h in helpers[name]]
             net.sigma.load_state_dict(sigma)
             net.psi.load_state_dict(psi)
             models = []
             for state in held[name]:
-                models.append(new_network(spec))
+                models.append(new(spec))
                 models[-1].load_state_dict(state)
             net.train()
             both = [*net.sigma.parameters(), *net.psi.parameters()]
@@ -134,7 +140,7 @@ def plain_fedmatch(spec, s, refresh, count):
         sigma = average(sigma, sent["sigma"], counts, parts, "all", exclusive)
         psi = average(psi, sent["psi"], counts, parts, "all", exclusive)
         psis = sent["psi"]
-        if number == 1 or number % refresh == 0:
+        if matched == 1 or matched % refresh == 0:
             for name in parts:
                 far = {o: float((outputs[name] - outputs[o]).norm()) for o in parts if o != name}
                 helpers[name] = sorted(far, key=lambda o: (far[o], o))[:count]
@@ -142,10 +148,10 @@ def plain_fedmatch(spec, s, refresh, count):
     return sigma, psi
 
 
-def assert_follows_the_plain_one(spec, settings, path):
+def assert_follows_the_plain_one(spec, settings, path, without=0):
     run_toy(spec, path)
-    found = final_state(path)
-    for part, want in zip(("sigma", "psi"), plain_fedmatch(spec, settings, 2, 2), strict=True):
+    found, wanted = final_state(path), plain_fedmatch(spec, settings, 2, 2, without)
+    for part, want in zip(("sigma", "psi"), wanted, strict=True):
         for name, value in want.items():
             got = found[f"server.safetensors:{part}/{name}"]
             torch.testing.assert_close(got, value, atol=2e-5, rtol=1e-4, msg=f"{part} {name}")
@@ -158,6 +164,15 @@ def test_it_is_its_algorithm(task, tmp_path):
         settings["confidence"] = 0.34
     spec = spec_of("fedmatch", task, settings, rounds=4)
     assert_follows_the_plain_one(spec, settings, tmp_path / "run")
+
+
+@pytest.mark.parametrize("task", ["multi-label", "single-label"])
+def test_fedmatch_plus_is_its_algorithm(task, tmp_path):
+    settings = {**LOOSE, "refresh": 2, "helpers": 2, "pretraining": 0.4, "width": WIDTH}
+    if task == "single-label":
+        settings["confidence"] = 0.34
+    spec = spec_of("fedmatch-plus", task, settings, rounds=5)
+    assert_follows_the_plain_one(spec, settings, tmp_path / "run", without=2)
 
 
 def test_the_objective_says_whether_labels_compete_and_not_the_federation(tmp_path):

@@ -206,6 +206,7 @@ def test_selecting_nothing_anywhere_keeps_the_model():
 def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 1.1
     run_toy(spec_of(rounds=2), tmp_path / "run")
     fields = {("Up", name) for name in ("first", "second", "selected", "loss")}
+    assert ledger_fields(tmp_path / "run", "up", "introduce") == set()
     assert ledger_fields(tmp_path / "run", "up", "train") == fields
     assert ledger_fields(tmp_path / "run", "down", "train") == {
         ("Down", "first"),
@@ -213,20 +214,37 @@ def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 1.1
     }
 
 
-def test_an_image_tag_without_labels_drops_its_image():
+def selected(name, data, bias, **settings):
+    """Return which images a site selects whose networks score every pixel about `bias`."""
     from consilia.engines.inprocess import make_bench
     from consilia.training.site import Site
 
-    spec = spec_of(epsilon=0.0)
-    data = toy_sites(spec)["dora"]
-    data.view.constraint[3] = False
-    method = make_method("fedmix", {"epsilon": 0.0})
+    spec = spec_of(settings=settings)
+    method = make_method("fedmix", {"epsilon": 0.3, **settings})
     bench = make_bench(spec, method, spec.federation)
     train = ResidentCases.of(data.train, data.view, CPU)
-    site = Site("dora", spec.federation, bench, train, spec.training, 0, 1, 3)
+    site = Site(name, spec.federation, bench, train, spec.training, 0, 1, 3)
     for key in ("main", "second"):
-        bench.network(key).head.bias.data.fill_(5.0)  # predicts every label everywhere
-    assert set(method.label(site).selected.tolist()) == set(range(10)) - {3}
+        bench.network(key).head.bias.data.fill_(bias)
+    return set(method.label(site).selected.tolist())
+
+
+def test_an_image_tag_without_labels_drops_its_image():
+    data = toy_sites(spec_of())["dora"]
+    data.view.constraint[3] = False
+    everywhere = selected("dora", data, 5.0, epsilon=0.0)
+    assert everywhere == set(range(10)) - {3}
+
+
+def test_two_empty_predictions_are_accepted_only_where_nothing_says_otherwise():  # METHODS 1.4
+    sites = toy_sites(spec_of())
+    assert sites["bo"].view.constraint.any((1, 2, 3)).all()
+    assert sites["dora"].view.constraint.any((1, 2, 3)).all()
+    assert selected("cleo", sites["cleo"], -5.0) == set(range(10))
+    assert selected("cleo", sites["cleo"], -5.0, require_foreground=True) == set()
+    assert selected("cleo", sites["cleo"], 5.0, require_foreground=True) == set(range(10))
+    assert selected("bo", sites["bo"], -5.0) == set()
+    assert selected("dora", sites["dora"], -5.0) == set()
 
 
 @pytest.mark.parametrize(

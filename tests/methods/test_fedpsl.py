@@ -181,6 +181,56 @@ def plain_run(spec, sites, alpha=1e-3, second_order=True, rows="labelled", virtu
     return world
 
 
+def plain_alternation(spec, sites):
+    """Head step, then body step on the same image, and plain averages: METHODS 6.4's limit."""
+    learner = PlainLearner.of(spec.learner, spec.federation)
+    with seeded(spec.seed, "network", "main"):
+        net = learner.build()
+    world = {k: v.clone() for k, v in net.state_dict().items()}
+    lr = spec.training.learning_rate
+    for number in range(1, spec.rounds + 1):
+        sent = {}
+        for name in sorted(sites):
+            cases = ResidentCases.of(sites[name].train, sites[name].view, CPU)
+            y = torch.from_numpy(sites[name].view.target).float()
+            shown = y.sum(0)
+            weight = torch.where(shown < len(y), (len(y) - shown) / shown, 1.0)
+            net.load_state_dict(world)
+            net.train()
+            randoms = generator(spec.seed, name, number, "batches main")
+            for index in orders(len(cases), 1, 1, None, randoms):
+                torch.rand(3, 1, generator=randoms)  # the augmentation's draw
+                for part in (net.head, net.body):
+                    seen = {k: v.clone() for k, v in net.named_buffers()}
+                    p = net(cases.cut(index).image).sigmoid()
+                    loss = -(weight * y[index] * p.log() + (1 - y[index]) * (1 - p).log()).mean()
+                    steps = torch.autograd.grad(loss, list(part.parameters()))
+                    with torch.no_grad():
+                        for value, step in zip(part.parameters(), steps, strict=True):
+                            value -= lr * step
+                    if part is net.body:  # statistics are counted once
+                        net.load_state_dict(seen, strict=False)
+            sent[name] = {k: v.clone() for k, v in net.state_dict().items()}
+        total = sum(len(data.train) for data in sites.values())
+        for k, old in world.items():
+            parts = [len(sites[n].train) / total * sent[n][k].double() for n in sent]
+            counted = not old.is_floating_point()
+            world[k] = max(sent[n][k] for n in sent) if counted else sum(parts).float()
+    return world
+
+
+def test_without_a_virtual_step_on_one_image_it_is_head_then_body_and_fedavg(tmp_path):
+    every = [{"name": site["name"], "supervision": "image"} for site in PARTIAL]
+    training = {"batch": 1, "optimizer": "sgd", "learning_rate": 0.02, "weight_decay": 0.0}
+    spec = spec_of(every, settings={"alpha": 0.0}, training=training)
+    sites = sites_of(spec)
+    run_toy(spec, tmp_path / "run", sites)
+    found, expected = server_weights(tmp_path / "run"), plain_alternation(spec, sites)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -7,7 +7,8 @@ import torch
 
 from consilia.methods import make_method, why_not
 from consilia.ops.pseudo import confident_bce
-from consilia.testing import run_toy, toy_spec
+from consilia.testing import run_toy, toy_sites, toy_spec
+from tests.methods.plain import Plain, assert_close
 from tests.methods.support import assert_same_state, server_weights
 
 SITES = [
@@ -19,6 +20,63 @@ SITES = [
 
 def lines_of(path):
     return [json.loads(x) for x in (path / "rounds.jsonl").read_text().splitlines()]
+
+
+def dice_loss(p, y):
+    """Return FedMix's Dice loss, image by image."""
+    p, y = p.flatten(1), y.flatten(1)
+    return (1 - (2 * (p * y).sum(1) + 1e-4) / (p.sum(1) + y.sum(1) + 1e-4)).mean()
+
+
+def plain_run(spec, sites, warmup, share, low, high):
+    """METHODS 1.8 in plain loops; returns the weights and the part of pixels that taught."""
+    run, sure = Plain(spec, sites), []
+    masks = [name for name in sites if str(spec.federation[name].supervision) == "mask"]
+
+    def on_masks(image, target, index):
+        planes = torch.stack([(target == c).float() for c in (1, 2)], 1)
+        return dice_loss(run.net(image).sigmoid(), planes)
+
+    def on_guesses(image, target, index):
+        gamma = 2 * torch.rand(len(image), 1, 1, 1)
+        with torch.no_grad():
+            guess = run.net(image).sigmoid()
+        second = run.net(torch.clamp(image, min=1e-6) ** gamma).sigmoid()
+        kept = (guess > high) | (guess < low)
+        sure.append(kept.float().mean().item())
+        right = torch.where(guess > 0.5, second, 1 - second)
+        return -torch.log(right[kept]).mean() if kept.any() else second.sum() * 0
+
+    for number in range(1, spec.rounds + 1):
+        sent = {}
+        for name in masks if number <= warmup else sorted(sites):
+            run.load()
+            run.train(name, number, on_masks if name in masks else on_guesses)
+            sent[name] = run.sent()
+        rest = (1 - share) / (len(sites) - len(masks))
+        shares = {name: share / len(masks) if name in masks else rest for name in sent}
+        run.average(sent, shares)
+    return run.world["main"], sure
+
+
+@pytest.mark.parametrize(("name", "share"), [("fedst", 0.9), ("fedrgd", 0.5)])
+def test_it_is_its_algorithm(name, share, tmp_path):
+    settings = {"warmup": 0.5, "low": 0.4, "high": 0.6}
+    spec = toy_spec(
+        sites=[
+            *SITES,
+            {"name": "dora", "supervision": "mask"},
+            {"name": "eva", "supervision": "none"},
+        ],
+        rounds=4,
+        method={"name": name, "settings": settings},
+        training={"augment": "none", "optimizer": "sgd", "learning_rate": 0.5},
+    )
+    sites = {**toy_sites(spec), "dora": toy_sites(spec, train=5)["dora"]}
+    run_toy(spec, tmp_path / "run", sites)
+    expected, sure = plain_run(spec, sites, 2, share, 0.4, 0.6)
+    assert any(0.05 < part < 0.95 for part in sure)  # some pixels taught, and some did not
+    assert_close(tmp_path / "run", expected)
 
 
 @pytest.mark.parametrize(("name", "share"), [("fedst", 0.9), ("fedrgd", 0.5)])

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from consilia.methods import why_not
-from consilia.testing import run_toy, toy_sites
+from consilia.testing import run_toy, toy_sites, toy_spec
 from tests.methods.plain_labels import garbled, new_network, spec_of
 from tests.methods.support import assert_same_state, final_state, server_weights, without_times
+from tests.methods.test_every_method import garbled as garbled_pixels
 
 STAR = {"unknown": "masked", "rows": "labelled"}
 LOOSE = {"threshold": 0.36, "high": 0.51, "low": 0.49}
@@ -25,11 +26,41 @@ MASKING = {
     "central-fixmatch": LOOSE,
     "mixup-pme": {"rows": "labelled"},
 }
+#: Others that mask unknown labels; two rounds show both stages of those that have two.
+ALSO_MASKING = {
+    "fedssp": {"width": 8},
+    "fedmatch": {"confidence": 0.5},
+    "fedmatch-plus": {"confidence": 0.5, "pretraining": 0.5, "width": 8},
+    "fedrs": {"unknown": "masked"},
+    "finetune": {"unknown": "masked", "tuning": 1},
+    "fedadaptagg": {"unknown": "masked"},
+    "local": {},
+    "fedala": {"unknown": "masked"},
+}
+#: Methods that take sparse marks, with settings under which two rounds show all they do.
+SPARSE = {
+    "fedst": {"low": 0.5, "high": 0.5},
+    "fedrgd": {"low": 0.5, "high": 0.5},
+    "fedbn": {},
+    "fedrep": {},
+    "fedap": {"warmup": 1},
+    "metafed": {"common": 1},
+    "fedala": {"longest": 1},
+    "fedlc": {},
+    "fedicra": {"longest": 1},
+    "fedlppa": {"la_passes": 1},
+}
+MARKS = [
+    {"name": "anna", "supervision": "mask"},
+    {"name": "bo", "supervision": "scribble"},
+    {"name": "cleo", "supervision": "point"},
+    {"name": "dora", "supervision": "box"},
+]
 TASKS = ["multi-label", "single-label"]
 
 
 def spec_for(name, task, **changes):
-    spec = spec_of(name, task, MASKING[name], **changes)
+    spec = spec_of(name, task, {**MASKING, **ALSO_MASKING}[name], **changes)
     reason = why_not(name, spec.federation)
     if reason:
         pytest.skip(reason)
@@ -37,16 +68,30 @@ def spec_for(name, task, **changes):
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("name", MASKING)
+@pytest.mark.parametrize("name", [*MASKING, *ALSO_MASKING])
 def test_garbage_in_unknown_labels_changes_nothing(name, task, tmp_path):
     spec = spec_for(name, task, rounds=2)
     clean = toy_sites(spec)
-    dirty = {site: garbled(data) for site, data in clean.items()}
+    assert_no_difference(spec, clean, {s: garbled(d) for s, d in clean.items()}, tmp_path)
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_garbage_in_unmarked_pixels_changes_nothing(name, tmp_path):
+    sites = MARKS if name in {"fedst", "fedrgd"} else MARKS[1:]
+    method = {"name": name, "settings": SPARSE[name]}
+    spec = toy_spec(sites=sites, rounds=2, training={"steps": 2}, method=method)
+    assert why_not(name, spec.federation) is None
+    clean = toy_sites(spec)
+    assert_no_difference(spec, clean, {s: garbled_pixels(d) for s, d in clean.items()}, tmp_path)
+
+
+def assert_no_difference(spec, clean, dirty, path):
+    """Run with both, of which the labels differ, and compare every number and weight."""
     assert any((clean[s].view.target != dirty[s].view.target).any() for s in clean)
-    one = run_toy(spec, tmp_path / "one", clean)
-    two = run_toy(spec, tmp_path / "two", dirty)
+    one = run_toy(spec, path / "one", clean)
+    two = run_toy(spec, path / "two", dirty)
     assert without_times(one) == without_times(two)
-    assert_same_state(final_state(tmp_path / "one"), final_state(tmp_path / "two"))
+    assert_same_state(final_state(path / "one"), final_state(path / "two"))
 
 
 @pytest.mark.parametrize("task", TASKS)

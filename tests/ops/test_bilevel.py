@@ -33,6 +33,18 @@ def test_the_scalar_case(second_order, gradient, theta):  # METHODS 5.9 fact 3
     assert 1.0 - 0.1 * found["theta"].item() == pytest.approx(theta, abs=1e-6)
 
 
+def test_the_scalar_case_with_the_heads_graph_would_be_another_gradient():  # METHODS 5.9 fact 3
+    theta, phi = one(1.0), one(0.5)
+    loss = bce({"theta": theta}, {"phi": phi}, 1.0, 1.0)
+    of_theta, of_phi = torch.autograd.grad(loss, (theta, phi), create_graph=True)
+    body, head = {"theta": theta - 0.1 * of_theta}, {"phi": phi - 0.1 * of_phi}
+    (through_both,) = torch.autograd.grad(bce(body, head, 2.0, 0.0), theta, retain_graph=True)
+    assert through_both.item() == pytest.approx(0.841044, abs=1e-6)
+    held = {"phi": head["phi"].detach()}  # ours
+    (through_body,) = torch.autograd.grad(bce(body, held, 2.0, 0.0), theta)
+    assert through_body.item() == pytest.approx(0.801330, abs=1e-6)
+
+
 def test_the_second_order_is_the_derivative_of_the_whole_step():
     torch.manual_seed(0)
     x, y = torch.randn(2, 6, 3, dtype=torch.float64), torch.randint(0, 2, (2, 6)).double()

@@ -9,6 +9,7 @@ from consilia.ops.completeness import (
     completeness_shares,
     correct_missing,
     count_objects,
+    fit_of,
     line,
     overlap,
 )
@@ -57,6 +58,14 @@ def test_correction():  # fact 7
     assert correct_missing(y, p, 0.8).tolist() == [[[1, 1, 0], [1, 1, 0], [1, 1, 0]]]
 
 
+def test_a_slice_that_would_be_too_full_keeps_its_labels():
+    p = torch.tensor([[[0.9, 0.9, 0.9, 0.1]], [[0.9, 0.9, 0.1, 0.1]]])
+    y = torch.tensor([[[0, 0, 0, 1]], [[1, 0, 0, 0]]], dtype=torch.uint8)
+    assert correct_missing(y, p, 0.8).tolist() == [[[1, 1, 1, 1]], [[1, 1, 0, 0]]]
+    assert correct_missing(y, p, 0.8, most=0.5).tolist() == [[[0, 0, 0, 1]], [[1, 1, 0, 0]]]
+    assert correct_missing(y, p, 0.8, most=0.4).tolist() == y.tolist()
+
+
 def test_objects_touch_at_corners():
     assert count_objects(np.eye(4, dtype=bool)) == 1
     apart = np.zeros((5, 5), bool)
@@ -66,9 +75,12 @@ def test_objects_touch_at_corners():
 
 
 def test_overlap_of_dice():  # fact 5: IoU = (1 - l) / (1 + l)
-    predicted = torch.zeros(1, 1, 8, dtype=torch.bool)
-    target = torch.zeros(1, 1, 8, dtype=torch.bool)
-    predicted[..., :4], target[..., 1:5] = True, True
-    dice = 2 * 3 / 8
-    assert overlap(predicted, target).item() == pytest.approx(dice / (2 - dice))
-    assert overlap(predicted, target).item() == pytest.approx(0.6)
+    pairs = ((4, 1, 0.25, 0.6), (5, 2, 0.4, 0.428571), (4, 2, 0.5, 0.333333))
+    for length, apart, loss, expected in pairs:
+        predicted = torch.zeros(1, 1, 8, dtype=torch.bool)
+        target = torch.zeros(1, 1, 8, dtype=torch.bool)
+        predicted[..., :length], target[..., apart : apart + length] = True, True
+        found = overlap(predicted, target).item()
+        assert fit_of(predicted.float(), target) == pytest.approx((loss, found), abs=1e-4)
+        assert found == pytest.approx((1 - loss) / (1 + loss))
+        assert found == pytest.approx(expected, abs=1e-6)

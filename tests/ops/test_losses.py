@@ -16,6 +16,7 @@ from consilia.ops.losses import (
     positive_weights,
     proximal_term,
 )
+from consilia.ops.pseudo import fills
 
 
 def plane(*values):
@@ -39,6 +40,7 @@ def test_the_box_rule_of_fedmix(share, dice):  # METHODS 1.9 fact 7
     box = torch.ones(1, 1, 1, 3000)
     filled = (torch.arange(3000) < round(3000 * share)).float().reshape(1, 1, 1, -1)
     assert dice_flat(filled, box).item() == pytest.approx(dice, abs=1e-4)
+    assert fills(filled.bool(), box.bool()).item() is (share > 0.3)
 
 
 def test_fedia_dice_scores_empty_against_empty_as_zero():

@@ -153,6 +153,12 @@ def test_long_is_the_schedule_of_fedmix(study, paper):
     assert long.federation == read_spec(study).federation
 
 
+@pytest.mark.parametrize("study", ["retouch", "phantom-fluids"])
+def test_warm_up_is_the_paper_s_100_of_150_rounds(study):
+    presets = run_file(study)["methods"]
+    assert [round(150 * presets[name]["warmup"]) for name in ("fedst", "fedrgd")] == [100, 100]
+
+
 def test_long_is_the_schedule_of_fedia():
     paper, short, long = (
         read_spec(s) for s in ("ms", "phantom-lesions@m2", "phantom-lesions@m2+long")

@@ -55,10 +55,15 @@ def line(history: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
 
 
 def correct_missing(
-    target: UInt8[Tensor, "n h w"], p: Float[Tensor, "n h w"], threshold: float
+    target: UInt8[Tensor, "n h w"], p: Float[Tensor, "n h w"], threshold: float, most: float = 1.0
 ) -> UInt8[Tensor, "n h w"]:
-    """Return labels in which confident background became foreground; marked pixels never change."""
-    return torch.where((target == 0) & (p > threshold), 1, target).to(torch.uint8)
+    """Return labels in which confident background became foreground; marked pixels never change.
+
+    A slice of which more than the share `most` would then be foreground is left as it was.
+    """
+    found = torch.where((target == 0) & (p > threshold), 1, target).to(torch.uint8)
+    share = (found > 0).float().mean((1, 2), keepdim=True)  # (n, 1, 1)
+    return torch.where(share > most, target, found)
 
 
 def overlap(predicted: Bool[Tensor, "n h w"], target: Bool[Tensor, "n h w"]) -> Float[Tensor, " n"]:

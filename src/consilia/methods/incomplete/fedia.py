@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, final
 
+from consilia.errors import listing
 from consilia.methods.contract import Card, Start, hyper
 from consilia.methods.incomplete.one_label import Intro, OneLabel
 from consilia.ops.completeness import (
@@ -21,6 +23,7 @@ from consilia.payload import Group, Weights
 from consilia.training.local import train_locally
 from consilia.training.site import Site
 
+LOG = logging.getLogger("consilia")
 Model = Annotated[Weights, Group()]
 
 
@@ -102,7 +105,9 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
     With a warm-up of all rounds it is FedAvg.
     """
 
-    warmup: int = hyper(10, "rounds T of plain FedAvg first", source="Sec. 3.1 (MS; LUNG uses 40)")
+    warmup: int = hyper(
+        10, "rounds T of plain FedAvg first", source="Sec. 3.1 (MS; LUNG uses 40)", low=3
+    )
     gap: float = hyper(
         0.03, "fall of the IoU below its line that triggers correction", source="Sec. 2.4", low=None
     )
@@ -115,6 +120,12 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
     correct: bool = hyper(True, "one-off label correction", source="Table 2, ablation")
     longest: int = hyper(
         0, "most rounds of stage two; 0: no bound", source="ours: a site may never meet Eq. 7"
+    )
+    most: float = hyper(
+        1.0,
+        "share of a slice that a correction may make foreground, or the slice keeps its labels",
+        source="ours; 1: the paper, which corrects every slice",
+        high=1,
     )
 
     card: ClassVar = Card(
@@ -156,7 +167,7 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
         estimate = self.estimate(site) if isinstance(down, Watch) and down.estimate else None
         if isinstance(down, Watch) and memory.triggered and not memory.corrected:
             site.correct_labels(
-                correct_missing(site.train.target, site.foreground(), self.threshold)
+                correct_missing(site.train.target, site.foreground(), self.threshold, self.most)
             )
             memory = replace(memory, corrected=True)
         trained = train_locally(site)
@@ -171,6 +182,12 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
         """Average by images, or in the second stage by completeness over loss; move the stage on."""
         told = {s: up.completeness for s, up in ups.items() if isinstance(up, Estimated)}
         silent = [site for site, value in told.items() if value is None]
+        if silent:
+            LOG.warning(
+                "the warm-up was too short: the model predicts nothing at %s, so how complete the "
+                "labels are there cannot be estimated",
+                listing(sorted(silent)),
+            )
         estimates = {**server.estimates, **{s: 1.0 if v is None else v for s, v in told.items()}}
         shares = {site: float(up.images) for site, up in ups.items()}
         if server.stage == "aware" and self.aware and not silent:
