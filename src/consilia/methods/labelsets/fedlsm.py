@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, final
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from consilia.declare import Federation
 from consilia.errors import listing
 from consilia.methods.contract import Card, Method, Start, hyper
+from consilia.methods.labelsets.fedlsm_messages import Begin, Down, Intro, Memory, Server, Up
 from consilia.methods.labelsets.lesson import (
     Blend,
     Lesson,
@@ -27,64 +28,9 @@ from consilia.ops.losses import label_counts, positive_weights
 from consilia.ops.proxies import masked_shares, proxy_shares
 from consilia.ops.reduce import Shares, reduce
 from consilia.ops.teacher import follow
-from consilia.payload import Group, Shape, Weights
+from consilia.payload import Weights
 from consilia.training.local import train_locally
 from consilia.training.site import Site
-
-Model = Annotated[Weights, Group()]
-PerLabel = Annotated[Tensor, Shape(("labels",))]
-
-
-@dataclass(frozen=True)
-class Intro:
-    """Leaves a site once: how many images show each label it marks, and how many do not."""
-
-    counts: Annotated[Tensor, Shape((2, "labels"), torch.int64)] | None  # None: exclusive labels
-
-
-@dataclass(frozen=True)
-class Server:
-    """Stays at the server: the global weights, who marks what, who lacks class weights, the last counts."""
-
-    weights: Weights
-    groups: Mapping[str, tuple[str, ...]]
-    marked: Mapping[str, tuple[int, ...]]
-    intros: Mapping[str, Intro]
-    waiting: tuple[str, ...]
-    last: Mapping[str, float]
-    labels: tuple[str, ...] = ()
-    positives: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Travels to a site once: the global weights, and the positive weight of each label."""
-
-    weights: Model
-    positive_weight: PerLabel
-
-
-@dataclass(frozen=True)
-class Down:
-    """Travels to a site: the global weights."""
-
-    weights: Model
-
-
-@dataclass(frozen=True)
-class Up:
-    """Leaves a site: its weights, its image count, and how many images it takes to show each label."""
-
-    weights: Model
-    images: int
-    positives: Annotated[Tensor, Shape(("labels",), torch.int64)]
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Stays at a site: the positive weight of each label, where labels may co-occur."""
-
-    positive_weight: PerLabel | None
 
 
 @final
