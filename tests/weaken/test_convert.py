@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consilia.weaken.box import Box
@@ -24,6 +24,7 @@ DISC, CUP = upright(Box(30, 30, 97, 97)), upright(Box(48, 48, 79, 79))
     angle=st.floats(0, math.pi / 2),
     kind=st.sampled_from(["block", "scribble"]),
 )
+@example(row=2.0, col=2.0, halves=(60.0, 60.0), angle=1.5707963267948963, kind="scribble")
 def test_labels_stay_in_their_box_and_background_outside(row, col, halves, angle, kind):
     box = RotatedBox(row, col, *halves, angle)
     conversion = draw_conversion(kind, np.random.default_rng(0))

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from consilia.weaken.regions import Depth, IndexMap, Mask, Shape, side
-from consilia.weaken.rotated_box import RotatedBox, coordinates
+from consilia.weaken.rotated_box import RotatedBox, coordinates, render_rotated_box
 
 #: Size of the inner ellipse in half sides of the box: marks 18 to 20 % of the FAZ, as the authors'.
 SCALE = (0.38, 0.44)
@@ -113,10 +113,12 @@ def _background(boxes: list[RotatedBox], conversion: Conversion, shape: Shape) -
     distance = np.min([_distance(box, shape) for box in boxes], axis=0)
     gap = min(GAP * side(shape), distance.max() / 2)
     if conversion.kind == "scribble":
-        frame: Mask = (np.abs(distance - gap) <= WIDTH * side(shape) / 2) & (distance > 0)
-        return frame
-    outside: Mask = distance > max(0, gap)
-    return outside
+        away: Mask = np.abs(distance - gap) <= WIDTH * side(shape) / 2
+    else:
+        away = distance > max(0, gap)
+    for box in boxes:  # pixels on the very edge are inside, however that is rounded
+        away &= ~render_rotated_box(box, shape)
+    return away
 
 
 def convert_boxes(
