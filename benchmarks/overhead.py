@@ -34,6 +34,7 @@ def spec_of(rounds: int) -> RunSpec:
         "rounds": rounds,
         "learner.objective": "dice",
         "learner.network": "unet-fedlppa",
+        "training.schedule": "constant",
         "training.keep_optimizer": True,
         "evaluate.selection": "last_round",
         "evaluate.every": 10_000,
