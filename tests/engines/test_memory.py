@@ -27,6 +27,7 @@ def weights():
         "odd": torch.tensor([True, False, True]),
         "w": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
         "turned": torch.arange(6.0).view(2, 3).T,
+        "last": torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last),
         "n": torch.tensor(7),
         "half": torch.tensor([1.5], dtype=torch.bfloat16),
         "none": torch.zeros(0, 4),
@@ -34,10 +35,11 @@ def weights():
     }
 
 
-def test_weights_on_disk_are_the_same_weights(tmp_path):
-    waiting = DiskWeights(Scratch(tmp_path), PackedWeights.of(weights()))
+@pytest.mark.parametrize("form", [dict, PackedWeights.of])
+def test_weights_on_disk_are_the_same_weights(form, tmp_path):
+    waiting = DiskWeights(Scratch(tmp_path), form(weights()))
     assert list(waiting) == list(weights())
-    assert len(waiting) == 7
+    assert len(waiting) == 8
     for name, value in waiting.items():
         assert value.dtype == weights()[name].dtype
         assert torch.equal(value, weights()[name])

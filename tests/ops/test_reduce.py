@@ -154,7 +154,14 @@ def plainly(previous, updates, shares, groups):
     return result
 
 
-NETWORK = {"a.w": (3, 5), "a.n": None, "b.w": (7, 2, 2), "b.s": (7,), "b.n": None, "out.w": (4, 7)}
+NETWORK = {
+    "a.w": (3, 5),
+    "a.n": None,
+    "b.w": (7, 3, 2, 2),
+    "b.s": (7,),
+    "b.n": None,
+    "out.w": (4, 7, 1, 2),
+}
 PARTS = {"body": ("a.w", "b.w"), "norm": ("b.s", "a.n", "b.n"), "head": ("out.w",)}
 
 
@@ -165,6 +172,13 @@ def drawn(seed, names=tuple(NETWORK)):
         if NETWORK[name] is None
         else torch.randn(NETWORK[name], generator=randoms)
         for name in names
+    }
+
+
+def channels_last(weights):
+    return {
+        name: value.to(memory_format=torch.channels_last) if value.dim() == 4 else value
+        for name, value in weights.items()
     }
 
 
@@ -187,13 +201,14 @@ KINDS_OF_SHARES = {
 }
 
 
-@pytest.mark.parametrize("block", [1, 5, 20, 1 << 17])
+@pytest.mark.parametrize("block", [5, 1 << 17])
 @pytest.mark.parametrize("kind", KINDS_OF_SHARES)
+@pytest.mark.parametrize("last", ["", "abc", "b", "abc previous", "previous"])
 @pytest.mark.parametrize(
     "form", ["plain", "packed", "by group", "disk", "mixed", "device", "device and host"]
 )
 def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
-    form, kind, block, monkeypatch, tmp_path
+    form, last, kind, block, monkeypatch, tmp_path
 ):
     monkeypatch.setattr("consilia.ops.reduce._BLOCK", block)
     previous = drawn(0)
@@ -201,6 +216,8 @@ def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
     names = order if form == "by group" else tuple(NETWORK)
     updates = {site: drawn(seed, names) for seed, site in enumerate("cab", 1)}
     expected = plainly(previous, updates, KINDS_OF_SHARES[kind], PARTS)
+    updates = {s: channels_last(update) if s in last else update for s, update in updates.items()}
+    previous = channels_last(previous) if "previous" in last else previous
     if form in {"packed", "by group"}:
         updates = {site: PackedWeights.of(update) for site, update in updates.items()}
     elif form == "disk":
@@ -216,8 +233,9 @@ def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
         updates["a"] = PackedWeights.of({"more": torch.ones(3), **updates["a"]})
         updates["b"] = dict(reversed(updates["b"].items()))
     found = reduce(previous, updates, KINDS_OF_SHARES[kind], PARTS)
-    assert isinstance(found, DeviceWeights) == (form == "device")
+    assert isinstance(found, DeviceWeights) == (form == "device" and last != "b")
     assert list(found) == list(previous)
+    assert found["b.w"].is_contiguous() == ("abc" not in last)  # as the updates lie
     for name, value in expected.items():
         assert found[name].dtype == value.dtype
         assert torch.equal(found[name], value), name

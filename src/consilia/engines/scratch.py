@@ -71,14 +71,15 @@ class DiskWeights(Packed):
         return self._within(self._mapped(), stretch)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.read(self.packing.places[name]).view(self.packing.specs[name][0])
+        return self.packing.shaped(name, self.read(self.packing.places[name]))
 
     def items(self) -> ItemsView[str, Tensor]:
         """Read the file once for all tensors."""
         held = self._mapped()
-        places, specs = self.packing.places, self.packing.specs
+        places = self.packing.places
         return {
-            name: self._within(held, places[name]).view(shape) for name, (shape, _) in specs.items()
+            name: self.packing.shaped(name, self._within(held, places[name]))
+            for name in self.packing.specs
         }.items()
 
     def release(self) -> None:
@@ -106,7 +107,8 @@ class DiskWeights(Packed):
 
 
 def _in_order(weights: Weights, kind: torch.dtype) -> Iterable[Tensor]:
-    """Return all numbers of one element type in the order of the tensors, in as few pieces as can be."""
+    """Return all numbers of one element type as they lie, in as few pieces as can be."""
     if isinstance(weights, PackedWeights):
         return (weights.buffers[kind],)
-    return (weights[name] for name in Packing.of(weights).names[kind])
+    packing = Packing.of(weights)
+    return (packing.row(name, weights[name]) for name in packing.names[kind])

@@ -73,7 +73,7 @@ def reduce(
     if device is not None:
         packed = {site: _there(update) for site, update in packed.items()}
         previous = _there(previous) if isinstance(previous, Packed) else previous
-    result = PackedWeights.like(previous, device)
+    result = PackedWeights.room(_lying_as(packed, previous), device)
     done: set[str] = set()
     for strip in _strips(plans, packed, result):
         done.update(strip.sum_into(result, previous))
@@ -109,11 +109,26 @@ def mixtures(
 
 
 def _packed(updates: Mapping[str, Weights], names: Collection[str]) -> dict[str, Packed]:
-    """Return updates in the order of their sites, each in one piece."""
-    return {
+    """Return updates in the order of their sites, each in one piece, and every tensor lying one way."""
+    packed = {
         site: update if isinstance(update, Packed) else _pack(update, names)
         for site, update in sorted(updates.items())
     }
+    last = _last(packed)
+    if all(last & each.packing.specs.keys() == each.packing.last for each in packed.values()):
+        return packed
+    return {s: PackedWeights.of(each, each.packing.lying(())) for s, each in packed.items()}
+
+
+def _last(updates: Mapping[str, Packed]) -> frozenset[str]:
+    """Return the tensors that lie with channels last in some update."""
+    return frozenset().union(*{update.packing.last for update in updates.values()})
+
+
+def _lying_as(updates: Mapping[str, Packed], previous: Weights) -> Packing:
+    """Return how a sum lies: as the updates do, so that they are added as they are."""
+    packing = Packing.of(previous)
+    return packing.lying(_last(updates)) if updates else packing
 
 
 def _common_device(updates: Mapping[str, Packed]) -> torch.device | None:
@@ -205,7 +220,10 @@ class _Strip:
         shape, device = before.shape, before.device
         weights = [_along_rows(self.plan[site], shape).to(device) for site in self.updates]
         room = torch.empty(2, *shape, dtype=torch.float64, device=device)
-        total = _weighted((value.view(shape) for value in self._values()), weights, room)
+        values = (
+            u.packing.shaped(name, u.read(self.places[u.packing])) for u in self.updates.values()
+        )
+        total = _weighted(values, weights, room)
         new = total.to(before.dtype)
         result[name].copy_(torch.where(_along_rows(shared, shape).to(device), new, before))
 

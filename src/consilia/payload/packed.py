@@ -3,6 +3,10 @@
 What is done to all numbers alike is then done once and not tensor by tensor: a copy across to a GPU,
 the look for numbers that are not finite, a sum over sites. Whoever does not care reads a mapping, also
 where the numbers are on a GPU (`DeviceWeights`).
+
+Kernels of convolutions may lie with channels last, as networks have them in memory: so that between a
+network and a buffer, either way, every tensor is one plain copy. What is hashed, written to a file or
+sent is in the common order all the same.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,14 +58,16 @@ class Packing:
 
     Attributes:
         specs: The shape and element type of each tensor, in order.
+        last: The tensors that lie with channels last.
         places: Where each tensor lies in the buffer of its element type.
         sizes: How many numbers each buffer holds.
         runs: All numbers in the order of the tensors: neighbours of one element type are one stretch.
         nbytes: The bytes of all tensors.
     """
 
-    def __init__(self, specs: tuple[tuple[str, Spec], ...]) -> None:
+    def __init__(self, specs: tuple[tuple[str, Spec], ...], last: frozenset[str]) -> None:
         self.specs = dict(specs)
+        self.last = last
         self.places: dict[str, Stretch] = {}
         self.sizes: dict[torch.dtype, int] = {}
         runs: list[Stretch] = []
@@ -78,10 +84,15 @@ class Packing:
 
     @staticmethod
     def of(weights: Weights) -> Packing:
-        """Return the packing of weights with these names, shapes and element types."""
+        """Return the packing of weights with these names, shapes and element types, lying as they do."""
         if isinstance(weights, Packed):
             return weights.packing
-        return _packing(tuple((name, (tuple(t.shape), t.dtype)) for name, t in weights.items()))
+        specs = tuple((name, (tuple(t.shape), t.dtype)) for name, t in weights.items())
+        return _packing(specs, frozenset(name for name, t in weights.items() if _lies_last(t)))
+
+    def lying(self, last: Collection[str]) -> Packing:
+        """Return the packing of the same tensors, of which these lie with channels last."""
+        return _packing(tuple(self.specs.items()), frozenset(last) & frozenset(self.specs))
 
     @functools.cached_property
     def names(self) -> dict[torch.dtype, tuple[str, ...]]:
@@ -95,12 +106,33 @@ class Packing:
         for kind, names in self.names.items():
             sizes = [self.places[name].size for name in names]
             parts |= dict(zip(names, torch.split(buffers[kind], sizes), strict=True))
-        return {name: parts[name].view(shape) for name, (shape, _) in self.specs.items()}
+        return {name: self.shaped(name, parts[name]) for name in self.specs}
+
+    def shaped(self, name: str, row: Tensor) -> Tensor:
+        """Return the row of a tensor's numbers as the tensor, without a copy."""
+        shape = self.specs[name][0]
+        if name not in self.last:
+            return row.view(shape)
+        rows, channels, *field = shape
+        return row.view(rows, *field, channels).movedim(-1, 1)
+
+    def row(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a tensor's numbers as they lie here, without a copy where it lies so already."""
+        return (tensor.movedim(1, -1) if name in self.last else tensor).reshape(-1)
 
 
 @functools.lru_cache(maxsize=256)
-def _packing(specs: tuple[tuple[str, Spec], ...]) -> Packing:
-    return Packing(specs)
+def _packing(specs: tuple[tuple[str, Spec], ...], last: frozenset[str]) -> Packing:
+    return Packing(specs, last)
+
+
+def _lies_last(tensor: Tensor) -> bool:
+    """Return whether a tensor lies with channels last, and not in the common order."""
+    return (
+        tensor.dim() == 4
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+    )
 
 
 class Packed(Mapping[str, Tensor], ABC):
@@ -110,7 +142,7 @@ class Packed(Mapping[str, Tensor], ABC):
 
     @abstractmethod
     def read(self, stretch: Stretch) -> Tensor:
-        """Return the numbers of a stretch as one row."""
+        """Return the numbers of a stretch as one row, as they lie."""
 
     @property
     def nbytes(self) -> int:
@@ -140,24 +172,24 @@ class PackedWeights(Packed):
         self._digests: dict[bytes, tuple[tuple[int, ...], str]] = {}
 
     @staticmethod
-    def of(weights: Weights) -> PackedWeights:
-        """Return a copy of weights in one piece, on the device where they are."""
-        packing = Packing.of(weights)
+    def of(weights: Weights, packing: Packing | None = None) -> PackedWeights:
+        """Return a copy of weights in one piece, where they are, lying as they do or as told."""
+        packing = packing or Packing.of(weights)
         with torch.no_grad():
-            if isinstance(weights, PackedWeights):
-                copies = {kind: _joined([b]) for kind, b in weights.buffers.items()}
-                return PackedWeights(packing, copies)
-            held = dict(weights.items())  # read once, where they wait on disk
-            parts = {
-                kind: [held[name].reshape(-1) for name in names]
-                for kind, names in packing.names.items()
-            }
-            return PackedWeights(packing, {kind: _joined(each) for kind, each in parts.items()})
+            if isinstance(weights, PackedWeights) and weights.packing is packing:
+                parts = {kind: [buffer] for kind, buffer in weights.buffers.items()}
+            else:
+                held = dict(weights.items())  # read once, where they wait on disk
+                parts = {
+                    kind: [packing.row(name, held[name]) for name in names]
+                    for kind, names in packing.names.items()
+                }
+            sizes = packing.sizes
+            return PackedWeights(packing, {k: _joined(each, sizes[k]) for k, each in parts.items()})
 
     @staticmethod
-    def like(weights: Weights, device: torch.device | None = None) -> PackedWeights:
-        """Return room for weights of the same names, shapes and types; what is in it means nothing."""
-        packing = Packing.of(weights)
+    def room(packing: Packing, device: torch.device | None = None) -> PackedWeights:
+        """Return room for weights; what is in it means nothing."""
         return PackedWeights(
             packing, {kind: _room(size, kind, device) for kind, size in packing.sizes.items()}
         )
@@ -192,15 +224,15 @@ class PackedWeights(Packed):
         return self._views.values()
 
     def digest(self, head: bytes) -> str:
-        """Return the sha256 of `head` and all numbers in order, known until one of them is changed.
+        """Return the sha256 of `head` and all numbers in the common order, known until one is changed.
 
         A message to all sites is the same for each: it is hashed once.
         """
         versions = _versions(self.buffers)
         if head not in self._digests or self._digests[head][0] != versions:
             found = hashlib.sha256(head)
-            for run in self.packing.runs:
-                found.update(bytes_of(self.read(run)).numpy().data)
+            for piece in self.values() if self.packing.last else map(self.read, self.packing.runs):
+                found.update(bytes_of(piece).numpy().data)
             self._digests[head] = versions, found.hexdigest()
         return self._digests[head][1]
 
@@ -253,10 +285,10 @@ def _room(size: int, kind: torch.dtype, device: torch.device | None = None) -> T
     return torch.from_numpy(np.empty(size * kind.itemsize, dtype=np.uint8)).view(kind)
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _joined(parts: list[Tensor], size: int) -> Tensor:
     if parts[0].is_cuda:
         return torch.cat(parts)
-    return torch.cat(parts, out=_room(sum(map(len, parts)), parts[0].dtype))
+    return torch.cat(parts, out=_room(size, parts[0].dtype))
 
 
 def _crossed(buffer: Tensor, device: torch.device) -> Tensor:
