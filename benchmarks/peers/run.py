@@ -41,7 +41,12 @@ def python_of(name: str, package: str | None) -> Path:
     python = home / "bin" / "python"
     if not (home / ".made").exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "-c", "constraints.txt", package]
+        pinned = (
+            HOMES / "constraints.txt"
+        )  # our torch and numpy, which it borrows; the rest is its own
+        pins = (ROOT / "constraints.txt").read_text().splitlines()
+        pinned.write_text("".join(f"{p}\n" for p in pins if p.startswith(("torch==", "numpy=="))))
+        install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(pinned), package]
         subprocess.run(install, cwd=ROOT, check=True)
         (folder,) = home.glob("lib/python*/site-packages")
         (folder / "zz_borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
