@@ -168,11 +168,10 @@ def pair(method: str, case: Case, steps: int) -> dict[str, Callable[[], bare.Wei
     data = load_own(spec, federation, case.site, Path())
     cases = ResidentCases.of(data.train, data.view, bench.device, federation.exclusive)
     bench.enter(case.site)
-    weighs = spec.learner.positive_weight == "site"
 
     def site(number: int) -> Site:
         place = (case.site, federation, bench, cases, spec.training, spec.seed, number, spec.rounds)
-        return Site(*place, weigh_positives=weighs)
+        return Site(*place, weighs=spec.learner.class_weight)
 
     server = made.start(make_start(spec, federation, bench), {case.site: made.introduce(site(1))})
     memory = None

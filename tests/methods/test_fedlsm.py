@@ -536,7 +536,7 @@ def lost(task):
         bench = Workbench(learner, spec.federation, CPU, spec.seed)
         site = site_of(spec, bench, "anna", data)
         start = site.weights()
-        own = site.class_weights()
+        own = site.imbalance()
         down = Begin(start, own) if told and task == "multi-label" else Down(start)
         found.append(method.local_update(down, None, site))
     return found

@@ -11,7 +11,7 @@ from consilia.evaluate.classification import auroc
 from consilia.methods import make_method, why_not
 from consilia.methods.averaging import Intro, Server
 from consilia.methods.labelsets.fedpsl import Up, halves
-from consilia.ops.losses import masked_bce, positive_weights
+from consilia.ops.losses import masked_bce, negatives_over_positives
 from consilia.ops.reduce import normalise
 from consilia.testing import run_toy, toy_sites, toy_spec
 from consilia.training.batch import ResidentCases, orders
@@ -94,18 +94,28 @@ class Plain:
         return x.mean((2, 3)) @ w["head.weight"].T + w["head.bias"]
 
 
-def plain_loss(logits, target, known, weight):
+def plain_loss(logits, target, known, weight, weighted):
     total, count = 0.0, 0
     for i in range(len(logits)):
         for c in range(logits.shape[1]):
             if known[i, c]:
                 p = logits[i, c].sigmoid()
-                total = total - (weight[c] * p.log() if target[i, c] else (1 - p).log())
+                heavy = weighted == "entry" or (weighted == "positive" and target[i, c])
+                said = p if target[i, c] else 1 - p
+                total = total - (weight[c] if heavy else 1) * said.log()
                 count += 1
     return total / max(1, count)
 
 
-def plain_run(spec, sites, alpha=1e-3, second_order=True, rows="labelled", virtual="plain"):
+def plain_run(
+    spec,
+    sites,
+    alpha=1e-3,
+    second_order=True,
+    rows="labelled",
+    virtual="plain",
+    weighted="positive",
+):
     """Algorithms 1 and 2 of FedPSL in plain loops; returns the global weights."""
     learner = PlainLearner.of(spec.learner, spec.federation)
     with seeded(spec.seed, "network", "main"):
@@ -135,7 +145,7 @@ def plain_run(spec, sites, alpha=1e-3, second_order=True, rows="labelled", virtu
                 fit, check = (index[:cut], index[cut:]) if len(index) > 1 else (index, index)
                 live = {k: w[k].clone().requires_grad_() for k in [*body, *head]}
                 logits = net.logits(live, cases.cut(fit).image, update=True)
-                loss = plain_loss(logits, target[fit], known[fit], weight)
+                loss = plain_loss(logits, target[fit], known[fit], weight, weighted)
                 steps = torch.autograd.grad(loss, list(live.values()), create_graph=second_order)
                 steps = dict(zip(live, steps, strict=True))
                 move = dict.fromkeys(body, alpha)
@@ -150,7 +160,7 @@ def plain_run(spec, sites, alpha=1e-3, second_order=True, rows="labelled", virtu
                     w[k] = adam.step(k, w[k], steps[k].detach())
                     thought[k] = w[k]
                 logits = net.logits(thought, cases.cut(check).image, update=False)
-                loss = plain_loss(logits, target[check], known[check], weight)
+                loss = plain_loss(logits, target[check], known[check], weight, weighted)
                 if not isinstance(loss, float):  # something was known
                     meta = torch.autograd.grad(loss, [live[k] for k in body])
                 else:
@@ -237,6 +247,8 @@ def test_without_a_virtual_step_on_one_image_it_is_head_then_body_and_fedavg(tmp
         {"alpha": 0.5},
         {"alpha": 0.5, "second_order": False},
         {"rows": "all", "alpha": 0.1},
+        {"alpha": 0.5, "weighted": "entry"},
+        {"alpha": 0.5, "weighted": "none"},
     ],
 )
 def test_fedpsl_is_its_algorithm(settings, tmp_path):
@@ -276,7 +288,7 @@ def test_the_second_order_matters_in_that_test():
 def test_with_all_labels_everywhere_aggregation_is_fedavg_to_the_bit(tmp_path):
     everyone = [{"name": s["name"], "supervision": "image"} for s in PARTIAL]
     off = spec_of(everyone, settings={"decoupled": False})
-    weighted = {"positive_weight": "site", "network": "cnn-small"}
+    weighted = {"class_weight": "positive", "network": "cnn-small"}
     fedavg = spec_of(everyone, method="fedavg", learner=weighted)
     sites = sites_of(off)
     run_toy(off, tmp_path / "fedpsl", sites)
@@ -292,10 +304,11 @@ def test_rows_by_labels_or_images_are_the_same_with_all_labels_everywhere(tmp_pa
     assert_same_state(server_weights(tmp_path / "all"), server_weights(tmp_path / "labelled"))
 
 
-def test_without_decoupling_it_is_masked_fedavg_to_the_bit(tmp_path):  # METHODS 6.4
-    off = spec_of(settings={"decoupled": False})
-    weighted = {"positive_weight": "site", "network": "cnn-small"}
-    masked = spec_of(method="fedavg-masked", learner=weighted)
+@pytest.mark.parametrize("weighted", ["none", "positive", "entry"])
+def test_without_decoupling_it_is_masked_fedavg_to_the_bit(weighted, tmp_path):  # METHODS 6.4
+    off = spec_of(settings={"decoupled": False, "weighted": weighted})
+    weights = {"class_weight": weighted, "network": "cnn-small"}
+    masked = spec_of(method="fedavg-masked", learner=weights)
     sites = sites_of(off)
     run_toy(off, tmp_path / "fedpsl", sites)
     run_toy(masked, tmp_path / "masked", sites)
@@ -419,7 +432,7 @@ def test_an_absent_sites_row_falls_to_the_others():
 
 
 def test_positive_weight_standardisation_and_auroc():  # METHODS 5.9 facts 5, 6, 7
-    weight = positive_weights(torch.tensor([141.0]), torch.tensor([859.0]))
+    weight = negatives_over_positives(torch.tensor([141.0]), torch.tensor([859.0]))
     assert weight.item() == pytest.approx(6.092199, abs=1e-6)
     spec = spec_of(learner={"network": "cnn-small", "normalise": "instance"})
     learner = PlainLearner.of(spec.learner, spec.federation)

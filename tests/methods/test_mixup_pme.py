@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from consilia.methods import METHODS, make_method
-from consilia.ops.losses import masked_mass_bce
+from consilia.ops.losses import ClassWeights, masked_mass_bce
 from consilia.testing import run_toy, toy_spec
 from consilia.training.batch import Batch
 from consilia.training.seeds import generator
@@ -15,10 +15,10 @@ from tests.methods.plain_labels import close, federate, parts_of, spec_of, super
 from tests.methods.support import assert_same_state, server_weights
 
 
-def plain_mixup(spec, least, predicted, merged, weighted=False):
+def plain_mixup(spec, least, predicted, merged, weighted="none"):
     def begin(name, number, part, world, own):
         weight = [1.0] * part.y.shape[1]
-        for c in range(part.y.shape[1]) if weighted else ():
+        for c in range(part.y.shape[1]) if weighted != "none" else ():
             told = [float(part.y[i, c]) for i in range(len(part.x)) if part.known[i, c]]
             if 0 < sum(told) < len(told):
                 weight[c] = (len(told) - sum(told)) / sum(told)
@@ -44,7 +44,8 @@ def plain_mixup(spec, least, predicted, merged, weighted=False):
                         t = y[k, c] if known[k, c] else guess[k, c]
                         w = weight[c] if known[k, c] else 1.0
                         yes, no = F.softplus(-scores[i, c]), F.softplus(scores[i, c])
-                        term = term + part_of * (w * t * yes + (1 - t) * no)
+                        v = w if weighted == "entry" else 1.0
+                        term = term + part_of * (w * t * yes + v * (1 - t) * no)
                     terms.append(term)
             return torch.stack(terms).mean()
 
@@ -68,13 +69,14 @@ def test_it_is_its_algorithm(missing, merged, tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["half", "predicted"])
-def test_positives_are_weighed_and_what_stands_for_a_missing_label_is_not(missing, tmp_path):
-    learner = {"positive_weight": "site", "network": "cnn-small"}
+@pytest.mark.parametrize("weighs", ["positive", "entry"])
+def test_labels_are_weighed_and_what_stands_for_a_missing_one_is_not(weighs, missing, tmp_path):
+    learner = {"class_weight": weighs, "network": "cnn-small"}
     settings = {"least": 0.6, "missing": missing, "merged": True}
-    spec = spec_of("mixup-pme", settings=settings, learner=learner)
+    spec = spec_of("mixup-pme", settings=settings, learner=learner, rounds=1)  # bits drift apart
     run_toy(spec, tmp_path / "run")
     predicted = missing == "predicted"
-    close(server_weights(tmp_path / "run"), plain_mixup(spec, 0.6, predicted, True, weighted=True))
+    close(server_weights(tmp_path / "run"), plain_mixup(spec, 0.6, predicted, True, weighs))
     light = plain_mixup(spec, 0.6, predicted, merged=True)
     assert not torch.allclose(server_weights(tmp_path / "run")["head.bias"], light["head.bias"])
 
@@ -113,12 +115,17 @@ def test_numbers_of_a_blend():
         torch.arange(2),
         2,
     )
-    plain = method.masses(batch, known, SimpleNamespace(positive_weight=None))
+    plain = method.masses(batch, known, SimpleNamespace(class_weights=ClassWeights()))
     torch.testing.assert_close(plain[0], torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
     torch.testing.assert_close(plain[1], torch.tensor([[0.0, 0.5], [1.0, 0.0]]))
-    heavy = method.masses(batch, known, SimpleNamespace(positive_weight=torch.tensor([3.0, 4.0])))
+    weight = torch.tensor([3.0, 4.0])
+    heavy = method.masses(batch, known, SimpleNamespace(class_weights=ClassWeights(weight)))
     torch.testing.assert_close(heavy[0], torch.tensor([[3.0, 0.5], [0.0, 4.0]]))
     torch.testing.assert_close(heavy[1], plain[1])
+    whole = ClassWeights(entry=weight)
+    heavy = method.masses(batch, known, SimpleNamespace(class_weights=whole))
+    torch.testing.assert_close(heavy[0], torch.tensor([[3.0, 0.5], [0.0, 4.0]]))
+    torch.testing.assert_close(heavy[1], torch.tensor([[0.0, 0.5], [3.0, 0.0]]))
 
 
 def test_one_half_says_least_whatever_positives_weigh():

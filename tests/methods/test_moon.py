@@ -107,9 +107,9 @@ def test_scores_and_features_are_judged_in_float32_also_where_the_network_comput
     seen = {}
     judge, contrast = PlainLearner.loss_of, moon.model_contrast
 
-    def loss_of(self, logits, batch, positive_weight=None):
+    def loss_of(self, logits, batch, *weights):
         seen["scores"] = logits.dtype
-        return judge(self, logits, batch, positive_weight)
+        return judge(self, logits, batch, *weights)
 
     def model_contrast(z, *others):
         seen["features"] = {value.dtype for value in (z, *others[:2])}

@@ -12,6 +12,7 @@ from consilia.ops.confident import (
     sure_entries,
     unweighted,
 )
+from consilia.ops.losses import ClassWeights
 
 ALL = torch.ones(1, 3, dtype=torch.bool)
 
@@ -57,11 +58,13 @@ def test_losses_divide_by_images_and_not_by_accepted_ones():  # Eqs. 4 and 5
     assert class_loss(logits, target, told, 2.0).item() == pytest.approx(by_hand / 2)
 
 
-def test_the_weight_is_of_positives_only():
+def test_a_weight_is_of_what_is_present_or_of_all_that_is_said():
     logits, told = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
-    weight = torch.tensor([859 / 141, 100.0])
-    found = entry_loss(logits, torch.tensor([[1.0, 0.0]]), told, weight).item()
+    weight, labels = torch.tensor([859 / 141, 100.0]), torch.tensor([[1.0, 0.0]])
+    found = entry_loss(logits, labels, told, ClassWeights(positive=weight)).item()
     assert found == pytest.approx((6.092199 + 1) * math.log(2), abs=1e-5)  # METHODS 5.9 fact 5
+    found = entry_loss(logits, labels, told, ClassWeights(entry=weight)).item()
+    assert found == pytest.approx((6.092199 + 100) * math.log(2), abs=1e-4)
 
 
 def test_weights_are_taken_out_of_the_odds():
@@ -70,7 +73,7 @@ def test_weights_are_taken_out_of_the_odds():
     labels = (torch.arange(1000) < 141).float()[:, None]
     told = torch.ones(1000, 1, dtype=torch.bool)
     for _ in range(200):
-        loss = entry_loss(logit.expand(1000, 1), labels, told, weight)
+        loss = entry_loss(logit.expand(1000, 1), labels, told, ClassWeights(positive=weight))
         (slope,) = torch.autograd.grad(loss, logit)
         logit = (logit - slope).detach().requires_grad_()
     p = logit.sigmoid()[None].detach()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from consilia.ops.losses import (
+    ClassWeights,
     dice_flat,
     dice_foreground,
     dice_squared,
@@ -13,7 +14,7 @@ from consilia.ops.losses import (
     marginal_cross_entropy,
     masked_bce,
     masked_dice_loss,
-    positive_weights,
+    negatives_over_positives,
     proximal_term,
 )
 from consilia.ops.pseudo import fills
@@ -117,12 +118,27 @@ def test_masked_bce():  # METHODS 5.9 fact 4
     absent = masked_bce(torch.logit(p), torch.tensor([[1.0, 0.0, 0.0]]), torch.ones_like(known))
     assert absent.item() == pytest.approx(0.414932, abs=1e-6)
     weight = torch.tensor([3.0, 1.0, 1.0])
-    weighted = masked_bce(torch.logit(p), y, known, weight)
-    assert weighted.item() == pytest.approx((-3 * math.log(0.9) - math.log(0.4)) / 2, abs=1e-6)
+    present = masked_bce(torch.logit(p), y, known, ClassWeights.read("positive", weight))
+    assert present.item() == pytest.approx((-3 * math.log(0.9) - math.log(0.4)) / 2, abs=1e-6)
+    weight = torch.tensor([3.0, 1.0, 5.0])
+    entries = masked_bce(torch.logit(p), y, known, ClassWeights.read("entry", weight))
+    assert entries.item() == pytest.approx((-3 * math.log(0.9) - 5 * math.log(0.4)) / 2, abs=1e-6)
+    nothing = masked_bce(torch.logit(p), y, known, ClassWeights.read("none", weight))
+    assert nothing.item() == pytest.approx(0.510826, abs=1e-6)
 
 
-def test_positive_weights():  # METHODS 5.9 fact 5
-    found = positive_weights(torch.tensor([141.0, 0.0, 5.0]), torch.tensor([859.0, 10.0, 0.0]))
+@pytest.mark.parametrize("weighs", ["none", "positive", "entry"])
+def test_class_weights_travel_by_name(weighs):
+    weight = torch.tensor([3.0, 1.0])
+    weights = ClassWeights.read(weighs, weight)
+    assert len(weights.named()) == (weighs != "none")
+    assert ClassWeights.among({**weights.named(), "anchor": weight}) == weights
+    assert ClassWeights.read(weighs, None) == ClassWeights()
+
+
+def test_negatives_over_positives():  # METHODS 5.9 fact 5
+    positives, negatives = torch.tensor([141.0, 0.0, 5.0]), torch.tensor([859.0, 10.0, 0.0])
+    found = negatives_over_positives(positives, negatives)
     assert found.tolist() == pytest.approx([6.092199, 1, 1], abs=1e-6)
 
 

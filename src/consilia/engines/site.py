@@ -160,7 +160,7 @@ class SiteWorker:
             seed=self.spec.seed,
             round=round_,
             rounds=self.spec.rounds,
-            weigh_positives=self.spec.learner.positive_weight == "site",
+            weighs=self.spec.learner.class_weight,
             optimizers=dict(optimizers.states) if optimizers else {},
             overlays=overlays,
         )

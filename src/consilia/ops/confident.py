@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from consilia.ops.losses import UNWEIGHTED, ClassWeights, weighted_bce
+
 Marks = Float[Tensor, "b k"]
 Mask = Bool[Tensor, "b k"]
 
@@ -46,29 +48,10 @@ def sure_class(p: Marks, unknown: Mask, threshold: float) -> tuple[Marks, Mask]:
 
 
 def entry_loss(
-    logits: Marks,
-    target: Marks,
-    told: Mask,
-    positive_weight: Float[Tensor, " k"] | None = None,
-    weight: Float[Tensor, " k"] | None = None,
+    logits: Marks, target: Marks, told: Mask, weights: ClassWeights = UNWEIGHTED
 ) -> Float[Tensor, ""]:
-    r"""Return the binary cross-entropy summed over told entries and divided by the images (Eq. 5).
-
-    .. math:: \ell = -\frac{1}{b} \sum_i \sum_{c \in \Omega_i}
-              v_c \left[ w_c y_{ic} \log p_{ic} + (1 - y_{ic}) \log (1 - p_{ic}) \right]
-
-    Args:
-        logits: The student's scores.
-        target: Labels, hard or soft.
-        told: The entries that count.
-        positive_weight: :math:`w_c`, which raises what a network says of a label.
-        weight: :math:`v_c`, which makes a label matter more and leaves chances as they are.
-    """
-    safe = torch.where(told, target, 0.0)
-    each = F.binary_cross_entropy_with_logits(
-        logits, safe, reduction="none", weight=weight, pos_weight=positive_weight
-    )
-    return (each * told).sum() / max(1, len(logits))
+    """Return the binary cross-entropy summed over told entries and divided by the images (Eq. 5)."""
+    return weighted_bce(logits, target, told, weights) / max(1, len(logits))
 
 
 def class_loss(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -95,22 +97,70 @@ def marginal_cross_entropy(
     return (per_pixel * known_pixels).sum() / known_pixels.sum().clamp(min=1)
 
 
+#: What a label's weight weighs: nothing, what is said to be present, or all that is said of it.
+Weighs = Literal["none", "positive", "entry"]
+
+#: The names of class weights among other tensors: of what is present, of all that is said.
+WEIGHTS = ("positive_weight", "entry_weight")
+
+
+@dataclass(frozen=True)
+class ClassWeights:
+    """How much each label's loss counts, read in one of two ways (decision 0029), or not at all.
+
+    Attributes:
+        positive: :math:`w_c`, the weight of what is present: it raises what a network says of a label.
+        entry: :math:`v_c`, the weight of all that is said: a label matters more, chances stay as they are.
+    """
+
+    positive: Float[Tensor, " k"] | None = None
+    entry: Float[Tensor, " k"] | None = None
+
+    @classmethod
+    def read(cls, weighs: Weighs, weight: Float[Tensor, " k"] | None) -> ClassWeights:
+        """Return one weight per label as it is to be read."""
+        return cls() if weighs == "none" or weight is None else cls(**{weighs: weight})
+
+    @classmethod
+    def among(cls, held: Mapping[str, Tensor]) -> ClassWeights:
+        """Return the weights among tensors with names."""
+        return cls(*(held.get(name) for name in WEIGHTS))
+
+    def named(self) -> dict[str, Tensor]:
+        """Return the weights that there are, by name."""
+        both = zip(WEIGHTS, (self.positive, self.entry), strict=True)
+        return {name: weight for name, weight in both if weight is not None}
+
+
+UNWEIGHTED = ClassWeights()
+
+
+def weighted_bce(
+    logits: Float[Tensor, "b k"],
+    target: Float[Tensor, "b k"],
+    known: Bool[Tensor, "b k"],
+    weights: ClassWeights = UNWEIGHTED,
+) -> Float[Tensor, ""]:
+    r"""Return the binary cross-entropy, hard or soft, summed over known entries.
+
+    .. math:: \ell = -\sum_{(i,c) \in \Omega}
+              v_c \left[ w_c y_{ic} \log p_{ic} + (1 - y_{ic}) \log (1 - p_{ic}) \right]
+    """
+    safe = torch.where(known, target, 0.0)
+    each = F.binary_cross_entropy_with_logits(
+        logits, safe, reduction="none", weight=weights.entry, pos_weight=weights.positive
+    )
+    return (each * known).sum()
+
+
 def masked_bce(
     logits: Float[Tensor, "b k"],
     target: Float[Tensor, "b k"],
     known: Bool[Tensor, "b k"],
-    positive_weight: Float[Tensor, " k"] | None = None,
+    weights: ClassWeights = UNWEIGHTED,
 ) -> Float[Tensor, ""]:
-    r"""Return the binary cross-entropy averaged over known entries.
-
-    .. math:: \ell = -\frac{1}{|\Omega|} \sum_{(i,c) \in \Omega}
-              w_c y_{ic} \log p_{ic} + (1 - y_{ic}) \log (1 - p_{ic})
-    """
-    safe = torch.where(known, target, 0.0)
-    each = F.binary_cross_entropy_with_logits(
-        logits, safe, reduction="none", pos_weight=positive_weight
-    )
-    return (each * known).sum() / known.sum().clamp(min=1)
+    """Return the binary cross-entropy averaged over known entries."""
+    return weighted_bce(logits, target, known, weights) / known.sum().clamp(min=1)
 
 
 def masked_mass_bce(
@@ -143,7 +193,7 @@ def labelled_cross_entropy(
     return (each * told).sum() / told.sum().clamp(min=1)
 
 
-def positive_weights(
+def negatives_over_positives(
     positives: Float[Tensor, " k"], negatives: Float[Tensor, " k"]
 ) -> Float[Tensor, " k"]:
     """Return negatives over positives per label (FedPSL); 1 where a label has no positive or no negative."""

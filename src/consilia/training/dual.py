@@ -17,6 +17,7 @@ from consilia.networks.fedlppa import FedLPPANet, Parts
 from consilia.networks.unet import UNETS
 from consilia.ops.crf import gated_crf
 from consilia.ops.dual import proposal, proposal_loss
+from consilia.ops.losses import UNWEIGHTED, ClassWeights
 from consilia.training.batch import Batch
 from consilia.training.learner import Learner, PlainLearner, split_groups
 from consilia.training.settings import LearnerSettings
@@ -52,7 +53,7 @@ class TwoDecoders(Learner):
         """Return the scores of the main and of the auxiliary decoder, where there is one."""
 
     def loss(
-        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
+        self, network: nn.Module, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return the loss of both decoders, or of the only one, with the gated CRF where it counts."""
         main, auxiliary = self.both(network, self.plain.prepared(batch.image))
@@ -77,7 +78,7 @@ class TwoDecoders(Learner):
         return self.plain.logits(network, image)
 
     def loss_of(
-        self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
+        self, logits: Tensor, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return the partial cross-entropy of one decoder."""
         return self.plain.loss_of(logits, batch)

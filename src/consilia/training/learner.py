@@ -19,6 +19,8 @@ from consilia.errors import UsageError, unknown
 from consilia.networks.classifiers import DenseNet121, Projected, SmallCNN
 from consilia.networks.unet import UNETS, UNet
 from consilia.ops.losses import (
+    UNWEIGHTED,
+    ClassWeights,
     dice_foreground,
     labelled_cross_entropy,
     marginal_cross_entropy,
@@ -64,7 +66,7 @@ class Learner(ABC):
 
     @abstractmethod
     def loss_of(
-        self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
+        self, logits: Tensor, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return the supervised loss of scores, reading only what is known."""
 
@@ -77,10 +79,10 @@ class Learner(ABC):
         """Return, for each output row of group `head`, the label it predicts; `None` is background."""
 
     def loss(
-        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
+        self, network: nn.Module, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return what is minimised on a batch; learners with several outputs say how they join."""
-        return self.loss_of(self.logits(network, batch.image), batch, positive_weight)
+        return self.loss_of(self.logits(network, batch.image), batch, weights)
 
     def probabilities(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Tensor:
         """Return one probability per label: `(b, k, h, w)` for segmentation, else `(b, k)`."""
@@ -160,8 +162,8 @@ class PlainLearner(Learner):
                 f"{', '.join(f for f in fitting if f != 'ce' or federation.exclusive)}"
             )
             raise UsageError(msg)
-        if segments and settings.positive_weight != "none":
-            msg = "learner.positive_weight is for classification; leave it out of a segmentation study"
+        if segments and settings.class_weight != "none":
+            msg = "learner.class_weight is for classification; leave it out of a segmentation study"
             raise UsageError(msg)
         if objective == "dice-foreground" and len(federation.labels) > 1:
             count = len(federation.labels)
@@ -214,7 +216,7 @@ class PlainLearner(Learner):
         return self.features(network, image)
 
     def loss_of(
-        self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
+        self, logits: Tensor, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return the objective of the run file."""
         if self.objective == "dice":
@@ -233,7 +235,7 @@ class PlainLearner(Learner):
             return labelled_cross_entropy(logits, batch.target)
         known = batch.known_labels
         known = torch.ones_like(batch.target, dtype=torch.bool) if known is None else known
-        return masked_bce(logits, batch.target, known, positive_weight)
+        return masked_bce(logits, batch.target, known, weights)
 
     def probabilities_of(self, logits: Tensor) -> Tensor:
         """Return one probability per label, background left out."""

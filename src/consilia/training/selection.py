@@ -14,6 +14,7 @@ from consilia.declare import Federation
 from consilia.networks.selection import ChannelSelection, SelectingEncoder, SideHead
 from consilia.networks.unet import UNETS
 from consilia.ops.crf import gated_crf
+from consilia.ops.losses import UNWEIGHTED, ClassWeights
 from consilia.ops.tree import tree_energy
 from consilia.training.batch import Batch
 from consilia.training.dual import TwoDecoders
@@ -71,16 +72,16 @@ class SelectionLearner(Learner):
         return self.inner.logits(network, image)
 
     def loss_of(
-        self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
+        self, logits: Tensor, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return the inner learner's loss of scores."""
-        return self.inner.loss_of(logits, batch, positive_weight)
+        return self.inner.loss_of(logits, batch, weights)
 
     def loss(
-        self, network: nn.Module, batch: Batch, positive_weight: Tensor | None = None
+        self, network: nn.Module, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return the inner learner's loss."""
-        return self.inner.loss(network, batch, positive_weight)
+        return self.inner.loss(network, batch, weights)
 
     def probabilities_of(self, logits: Tensor) -> Tensor:
         """Return one probability per label."""

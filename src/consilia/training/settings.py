@@ -20,7 +20,7 @@ class LearnerSettings(Declared):
     network: str = "auto"
     objective: Literal["auto", "dice", "dice-foreground", "partial-ce", "bce", "ce"] = "auto"
     normalise: Literal["unit", "instance"] = "unit"
-    positive_weight: Literal["none", "site"] = "none"
+    class_weight: Literal["none", "positive", "entry"] = "none"
     init: str | None = None
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from consilia.errors import UsageError
+from consilia.ops.losses import UNWEIGHTED, ClassWeights
 from consilia.ops.siamese import siamese_loss
 from consilia.training.batch import Batch
 from consilia.training.learner import Learner, PlainLearner
@@ -86,10 +87,10 @@ class SiameseLearner(Learner):
         return self.plain.logits(network, image)
 
     def loss_of(
-        self, logits: Tensor, batch: Batch, positive_weight: Tensor | None = None
+        self, logits: Tensor, batch: Batch, weights: ClassWeights = UNWEIGHTED
     ) -> Float[Tensor, ""]:
         """Return the classifier's supervised loss."""
-        return self.plain.loss_of(logits, batch, positive_weight)
+        return self.plain.loss_of(logits, batch, weights)
 
     def probabilities_of(self, logits: Tensor) -> Tensor:
         """Return the classifier's probabilities."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from consilia.declare import Federation, SiteDeclaration
 from consilia.errors import UsageError
-from consilia.ops.losses import label_counts, positive_weights
+from consilia.ops.losses import ClassWeights, Weighs, label_counts, negatives_over_positives
 from consilia.payload import Layout, Weights
 from consilia.training.augment import POLICIES, apply, draw
 from consilia.training.batch import Batch, ResidentCases
@@ -31,9 +31,6 @@ Precision = Literal["tf32", "float32", "bf16"]
 
 #: The overlay that replaces the declared labels; others are a method's own (temporal targets).
 LABELS = "labels"
-
-#: What an `Objective` holds where the run file weighs positives.
-POSITIVE_WEIGHT = "positive_weight"
 
 
 class Workbench:
@@ -101,8 +98,7 @@ class Workbench:
 
     def task_loss(self, batch: Batch, held: Mapping[str, Tensor], network: str = "main") -> Tensor:
         """Return the learner's supervised loss of a batch, with what an `Objective` holds."""
-        weight = held.get(POSITIVE_WEIGHT)
-        return self.learner.loss(self.network(network), batch, weight)
+        return self.learner.loss(self.network(network), batch, ClassWeights.among(held))
 
     def enter(self, site: str) -> None:
         """Make a site the one whose images come next."""
@@ -219,6 +215,7 @@ class Site:
 
     Attributes:
         optimizers: Optimiser states kept from the last round, by network name.
+        weighs: What class weights weigh in the supervised loss.
         overlays: Corrected labels that replace what was declared, by name; the site keeps them.
     """
 
@@ -230,7 +227,7 @@ class Site:
     seed: int
     round: int
     rounds: int
-    weigh_positives: bool = False
+    weighs: Weighs = "none"
     optimizers: dict[str, OptimizerState] = field(default_factory=dict)
     overlays: dict[str, Tensor] = field(default_factory=dict)
 
@@ -296,10 +293,14 @@ class Site:
         function: Pure,
         held: Mapping[str, Tensor] | None = None,
         rows: Mapping[str, Tensor] | None = None,
+        weights: ClassWeights | None = None,
     ) -> Objective:
-        """Return a loss of this site from a pure function and the tensors it reads; see `Objective`."""
-        weight = self.positive_weight
-        every = {**(held or {}), **({} if weight is None else {POSITIVE_WEIGHT: weight})}
+        """Return a loss of this site from a pure function and the tensors it reads; see `Objective`.
+
+        Class weights are the run file's, unless the method has its own.
+        """
+        weights = self.class_weights if weights is None else weights
+        every = {**weights.named(), **(held or {})}
 
         def here(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
             return {name: value.to(self.bench.device) for name, value in named.items()}
@@ -308,19 +309,23 @@ class Site:
 
     def task_loss(self, batch: Batch) -> Tensor:
         """Return the learner's supervised loss of a batch on the main network."""
-        return self.learner.loss(self.network, batch, self.positive_weight)
+        return self.learner.loss(self.network, batch, self.class_weights)
 
     @property
-    def positive_weight(self) -> Tensor | None:
-        """Negatives over positives per label on this site's known entries, where the run asks for it."""
-        return self.class_weights() if self.weigh_positives else None
+    def class_weights(self) -> ClassWeights:
+        """How the run file weighs labels here."""
+        return self.weighed(self.weighs)
 
-    def class_weights(self) -> Tensor | None:
+    def weighed(self, weighs: Weighs) -> ClassWeights:
+        """Return negatives over positives per label on what is known here, read as told."""
+        return ClassWeights.read(weighs, None if weighs == "none" else self.imbalance())
+
+    def imbalance(self) -> Tensor | None:
         """Return negatives over positives per label on known entries; `None` for segmentation."""
         if self.train.segments:
             return None
         positives, negatives = label_counts(self.train.target, self.train.known_labels)
-        return positive_weights(positives.float(), negatives.float())
+        return negatives_over_positives(positives.float(), negatives.float())
 
     def correct_labels(self, target: Tensor) -> None:
         """Replace the training targets from now on; the site remembers them as an overlay."""

@@ -14,12 +14,13 @@ from consilia.errors import UsageError
 from consilia.methods.averaging import AveragingBase, Down, Up
 from consilia.methods.contract import Card, hyper
 from consilia.ops.contrast import model_contrast
+from consilia.ops.losses import ClassWeights
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.learner import Learner, PlainLearner
 from consilia.training.local import Loss, train_locally
 from consilia.training.rows import untaught_rows_stay
-from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
+from consilia.training.site import Site, Workbench
 
 
 @dataclass(frozen=True)
@@ -105,5 +106,5 @@ class MOON(AveragingBase[Memory]):
                 learner.features(bench.network(name), batch.image).float()
                 for name in ("global", "previous")
             )
-        known = learner.loss_of(scores, self.seen(batch), held.get(POSITIVE_WEIGHT))
+        known = learner.loss_of(scores, self.seen(batch), ClassWeights.among(held))
         return known + self.mu * model_contrast(z.float(), z_glob, z_prev, self.temperature)

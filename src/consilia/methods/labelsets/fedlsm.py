@@ -24,7 +24,7 @@ from consilia.methods.labelsets.lesson import (
     part_by_uncertainty,
     told_or_own,
 )
-from consilia.ops.losses import label_counts, positive_weights
+from consilia.ops.losses import ClassWeights, label_counts, negatives_over_positives
 from consilia.ops.proxies import masked_shares, proxy_shares
 from consilia.ops.reduce import Shares, reduce
 from consilia.ops.teacher import follow
@@ -66,7 +66,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
     mix_positive: float = hyper(0.7, "τ, τ_p of uncertain images", source="code (both)", high=1)
     mix_negative: float = hyper(0.005, "τ_n of uncertain images", source="code (NIH)", high=1)
     unweighted: bool = hyper(False, "thresholds and entropies undo class weights", source="ours")
-    weighted: Literal["positive", "entry", "none"] = hyper(
+    weighted: Literal["none", "positive", "entry"] = hyper(
         "entry",
         "co-occurring labels: w_c weighs all that is said of a label, only what is present, or nothing",
         source="Sec. 3.2, FedPSL Sec. VII-D; code (NIH), as it was meant",
@@ -143,7 +143,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
             return Down(server.weights)
         told = [intro.counts for intro in server.intros.values() if intro.counts is not None]
         positives, negatives = torch.stack(told).sum(0).float()
-        return Begin(server.weights, positive_weights(positives, negatives))
+        return Begin(server.weights, negatives_over_positives(positives, negatives))
 
     def local_update(
         self, down: Begin | Down, memory: Memory | None, site: Site
@@ -207,8 +207,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
     def _terms(self, weight: Tensor | None, site: Site) -> Terms:
         there = None if weight is None else weight.to(site.bench.device)
         return Terms(
-            positive=there if self.weighted == "positive" else None,
-            entry=there if self.weighted == "entry" else None,
+            weights=ClassWeights.read(self.weighted, there),
             soft=self.soft,
             together=self.together,
         )

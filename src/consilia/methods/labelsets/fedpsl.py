@@ -22,12 +22,13 @@ from consilia.methods.averaging import (
 )
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.ops.bilevel import Named, inner_step, outer_gradient
+from consilia.ops.losses import ClassWeights
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Step, train_locally
 from consilia.training.rows import untaught_rows_stay
 from consilia.training.scores import Scores
-from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
+from consilia.training.site import Site, Workbench
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         "plain",
         "the virtual step: α times the gradient, or divided as Adam divides its real steps",
         source="Algorithm 1, line 6; adam: another reading of Sec. VII-D",
+    )
+    weighted: Literal["none", "positive", "entry"] = hyper(
+        "positive",
+        "class weights: of what is present, of all that is said of a label, or none",
+        source="Sec. VII-D; entry: another reading of it",
     )
 
     card: ClassVar = Card(
@@ -120,13 +126,12 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
     def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
         """Train on known labels, weighted by class; decoupled, or features and head at once."""
         site.load(down.weights)
-        weight = site.class_weights()
-        assert weight is not None  # it classifies
+        weights = site.weighed(self.weighted)
         with untaught_rows_stay(site, "masked"):
             train_locally(
                 site,
-                site.objective(coupled, held={POSITIVE_WEIGHT: weight}),
-                step=self._decoupled(site, weight) if self.decoupled else None,
+                site.objective(coupled, weights=weights),
+                step=self._decoupled(site, weights) if self.decoupled else None,
             )
         return Up(site.weights()), Memory()
 
@@ -143,7 +148,7 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         """Return each site's part in the last average of the features."""
         return server.last
 
-    def _decoupled(self, site: Site, weight: Tensor) -> Step:
+    def _decoupled(self, site: Site, weights: ClassWeights) -> Step:
         """Return the update of Algorithm 1, lines 5-9: head by one half batch, body by the other."""
         scores = Scores(site.learner, site.network)
         of_head = set(site.bench.groups["head"])
@@ -152,7 +157,7 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         body = {name: p for name, p in parameters.items() if name not in of_head}
 
         def loss(half: Batch, tensors: Named) -> Tensor:
-            return site.learner.loss_of(scores.at(tensors, half.image), half, weight)
+            return site.learner.loss_of(scores.at(tensors, half.image), half, weights)
 
         def step(batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
             fit, check = halves(batch)

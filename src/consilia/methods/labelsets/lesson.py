@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from consilia.ops.confident import class_loss, entry_loss, sure_class, sure_entries, unweighted
-from consilia.ops.losses import labelled_cross_entropy
+from consilia.ops.losses import UNWEIGHTED, ClassWeights, labelled_cross_entropy
 from consilia.ops.mixup import draw_share, mixed, mixed_labels
 from consilia.ops.uncertainty import binary_entropy, entropy, split, split_sizes
 from consilia.training.batch import Batch, orders
@@ -44,14 +44,12 @@ class Terms:
     """How labels and pseudo labels enter the loss.
 
     Attributes:
-        positive: Per label, the weight of an annotator's "present", where labels may co-occur.
-        entry: Per label, the weight of all that is said of it, where labels may co-occur.
+        weights: Of labels that may co-occur; what is present is weighed where an annotator says so.
         soft: Where labels may co-occur, what the teacher is unsure of is learned from its probability.
         together: With exclusive labels, one mean over all images, not one for labels and one for guesses.
     """
 
-    positive: Tensor | None = None
-    entry: Tensor | None = None
+    weights: ClassWeights = UNWEIGHTED
     soft: bool = False
     together: bool = False
 
@@ -140,7 +138,7 @@ def told_or_own(site: Site, weight: Tensor | None) -> Tensor | None:
         "counts until it is told again",
         site.name,
     )
-    return site.class_weights()
+    return site.imbalance()
 
 
 class Lesson:
@@ -215,9 +213,9 @@ class Lesson:
             return known + class_loss(logits, guess.target, guess.told, unlabelled)
         if self.terms.soft:
             guess = guess.or_else(Said(p, unknown_labels(batch)))
-        entry = self.terms.entry
-        known = entry_loss(logits, told.target, told.told, self.terms.positive, entry)
-        return known + entry_loss(logits, guess.target, guess.told, weight=entry)
+        known = entry_loss(logits, told.target, told.told, self.terms.weights)
+        of_all = replace(self.terms.weights, positive=None)
+        return known + entry_loss(logits, guess.target, guess.told, of_all)
 
     def _blended(self, logits: Tensor, soft: Said) -> Tensor:
         if self.exclusive:

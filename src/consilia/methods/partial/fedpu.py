@@ -12,11 +12,12 @@ from torch import Tensor
 from consilia.declare import Federation
 from consilia.methods.averaging import Averaging
 from consilia.methods.contract import Card, hyper
+from consilia.ops.losses import ClassWeights
 from consilia.ops.unlabelled import hidden_risk
 from consilia.payload import Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Loss
-from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
+from consilia.training.site import Site, Workbench
 
 
 @final
@@ -81,5 +82,5 @@ class FedPU(Averaging):
         unlabeled = (batch.target.sum(1) == 0) | (self.sample == "all")
         p = learner.probabilities_of(scores)
         risk = hidden_risk(p, batch.target, unlabeled, held["marked"], held["prior"], self.floor)
-        known = learner.loss_of(scores, self.seen(batch), held.get(POSITIVE_WEIGHT))
+        known = learner.loss_of(scores, self.seen(batch), ClassWeights.among(held))
         return known + self.weight * risk

@@ -11,11 +11,12 @@ from torch import Tensor
 from consilia.declare import Federation
 from consilia.methods.averaging import Averaging
 from consilia.methods.contract import Card, hyper
+from consilia.ops.losses import ClassWeights
 from consilia.ops.restrict import restriction
 from consilia.payload import Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Loss
-from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
+from consilia.training.site import Site, Workbench
 
 
 @final
@@ -67,7 +68,7 @@ class FedRS(Averaging):
     def restricted(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
         """Return the learner's loss of restricted scores."""
         scores = bench.learner.logits(bench.network(), batch.image) * held["scale"]
-        return bench.learner.loss_of(scores, self.seen(batch), held.get(POSITIVE_WEIGHT))
+        return bench.learner.loss_of(scores, self.seen(batch), ClassWeights.among(held))
 
     def presence(self, site: Site) -> Tensor:
         """Return how present each label is at a site.

@@ -116,7 +116,7 @@ class _Matching(Averaging):
         assert batch.known_labels is not None
         learner, network = site.learner, site.network
         scores = learner.logits(network, batch.image)
-        known = learner.loss_of(scores, self.seen(batch), site.positive_weight)
+        known = learner.loss_of(scores, self.seen(batch), site.class_weights)
         p = learner.probabilities_of(scores.detach())
         strong = strong_view(site.train.cut(batch.index).image, randoms)
         again = learner.logits(network, strong)

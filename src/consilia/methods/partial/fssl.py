@@ -14,11 +14,12 @@ from consilia.methods.averaging import Averaging, Down, Intro, Memory, Server, U
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.methods.papers import COVID_CT
 from consilia.ops.confident import class_loss, entry_loss, sure_class, sure_entries
+from consilia.ops.losses import ClassWeights
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import train_locally
 from consilia.training.rows import untaught_rows_stay
-from consilia.training.site import POSITIVE_WEIGHT, Site, Workbench
+from consilia.training.site import Site, Workbench
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class FSSL(Method[Intro, TeachingServer, Down | Teach, Up, Memory]):
         """Return the loss of known labels and, at its weight, of the global model's guesses."""
         scores = bench.learner.logits(bench.network(), batch.image)
         seen = self._averaging.seen(batch)
-        known = bench.learner.loss_of(scores, seen, held.get(POSITIVE_WEIGHT))
+        known = bench.learner.loss_of(scores, seen, ClassWeights.among(held))
         if not bench.learner.softmax:
             return known + self.weight * entry_loss(scores, held["guess"], held["sure"])
         unlabeled = (batch.target.sum(1) == 0).sum().clamp(min=1).float()

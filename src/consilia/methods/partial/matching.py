@@ -51,7 +51,7 @@ class Matching:
         fixed_psi = {name: value.detach() for name, value in self.psi.items()}
         fixed_sigma = {name: value.detach() for name, value in self.sigma.items()}
         scores = self.scores(self.sigma, fixed_psi, batch.image)
-        known = learner.loss_of(scores, batch, self.site.positive_weight)
+        known = learner.loss_of(scores, batch, self.site.class_weights)
         open_ = apart(
             [*fixed_sigma.values()], [*self.psi.values()], terms.lambda_l2, terms.lambda_l1
         )

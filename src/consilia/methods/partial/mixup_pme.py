@@ -102,12 +102,17 @@ class MixUpPME(Averaging):
     def masses(self, batch: Batch, known: Tensor, site: Site) -> tuple[Tensor, Tensor]:
         """Return how much says that each label is there, and that it is not.
 
-        An annotator's label has the weight of positives where the run asks for one; what stands for a
-        missing label has none: one half then says nothing in favor of either side.
+        An annotator's label has class weights where the run asks for them; what stands for a missing
+        label has none: one half then says nothing in favor of either side.
         """
         target = torch.where(known, batch.target, self.filling(batch, site))
-        weight = site.positive_weight
-        return target if weight is None else torch.where(known, weight * target, target), 1 - target
+        present, absent, weights = target, 1 - target, site.class_weights
+        if weights.positive is not None:
+            present = torch.where(known, weights.positive * present, present)
+        if weights.entry is not None:
+            present = torch.where(known, weights.entry * present, present)
+            absent = torch.where(known, weights.entry * absent, absent)
+        return present, absent
 
     def filling(self, batch: Batch, site: Site) -> Tensor:
         """Return what stands for each label, should it be missing."""
