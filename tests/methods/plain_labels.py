@@ -24,12 +24,13 @@ SITES = [
 
 @dataclass
 class Part:
-    """A site's images, its labels, and where they are known."""
+    """A site's images, its labels, and where they are known; `weak` is one batch, augmented."""
 
     x: torch.Tensor
     y: torch.Tensor
     known: torch.Tensor
     marks: torch.Tensor
+    weak: torch.Tensor | None = None
 
     @property
     def labeled(self):
@@ -39,6 +40,7 @@ class Part:
 def spec_of(name, task="multi-label", settings=None, **changes):
     """Return a toy run of three sites that mark different labels."""
     training = {"augment": "none", "optimizer": "sgd", "learning_rate": 0.02, "momentum": 0.5}
+    training |= changes.pop("training", {})
     method = {"name": name, "settings": settings or {}}
     table = {"labels": LABELS, "sites": SITES, "rounds": 2, **changes}
     return toy_spec(task, method=method, training=training, **table)
@@ -69,11 +71,21 @@ def new_network(spec, **changes):
         return laid_out(PlainLearner(**{**learner.__dict__, **changes}).build())
 
 
+def augmented(spec, x, randoms):
+    """Return the images of a batch as the run file augments them, one by one."""
+    left, up = torch.rand(3, len(x), generator=randoms)[:2] < 0.5
+    if spec.training.augment == "none":
+        return x
+    assert spec.training.augment == "flips"
+    flipped = [image.flip(-1) if left[i] else image for i, image in enumerate(x)]
+    return torch.stack([image.flip(-2) if up[i] else image for i, image in enumerate(flipped)])
+
+
 def federate(spec, parts, begin, *, rows="all", network=None):
     """Average `rounds` times; return the global weights and each site's last own.
 
     `begin(name, round, part, world, own)` returns the loss of (network, indices, part) and which
-    images are trained on; `own` is what the site sent last.
+    images are trained on; `own` is what the site sent last. In a step `part.weak` is the batch.
     """
     net = network or new_network(spec)
     world = {k: v.clone() for k, v in net.state_dict().items()}
@@ -95,9 +107,10 @@ def federate(spec, parts, begin, *, rows="all", network=None):
                 sgd.load_state_dict(moments[name])
             randoms = generator(spec.seed, name, number, "batches main")
             for positions in orders(len(used), t.batch, t.epochs, t.steps, randoms):
-                torch.rand(3, len(positions), generator=randoms)  # the augmentation's draw
+                index = torch.tensor(used)[positions]
+                seen = replace(part, weak=augmented(spec, part.x[index], randoms))
                 sgd.zero_grad()
-                loss(net, torch.tensor(used)[positions], part).backward()
+                loss(net, index, seen).backward()
                 sgd.step()
             moments[name] = copy.deepcopy(sgd.state_dict())
             sent[name] = {k: v.clone() for k, v in net.state_dict().items()}

@@ -207,7 +207,7 @@ def plain_run(spec, sites, absent=(), joins=None):
             state = {k: v.clone() for k, v in net.state_dict().items()}
             kept[name] = ({k: state[k] for k in above}, w, visits)
             sent[name] = state
-        n = {name: len(sites[name].train) for name in sent}
+        n, rows_before = {name: len(sites[name].train) for name in sent}, world[DDP].clone()
         for k in world:
             if own_kind or not k.startswith("aux."):
                 parts = [n[s] / sum(n.values()) * sent[s][k].double() for s in sent]
@@ -215,7 +215,8 @@ def plain_run(spec, sites, absent=(), joins=None):
         for name, state in sent.items():
             decoders[name] = {k: state[k if own_kind else k.removeprefix("aux.")] for k in second}
             rows[name] = state[DDP][names.index(name)]
-            world[DDP][names.index(name)] = rows[name]
+        for i, name in enumerate(names):  # the row of who is away stays
+            world[DDP][i] = rows.get(name, rows_before[i])
     return world, kept
 
 
@@ -460,7 +461,9 @@ def test_whose_row_of_the_prompt_it_is(owner):
     after = make_method("fedlppa", {"row_owner": owner}).aggregate(server, ups).weights
     assert after[UKP].flatten().tolist() == [2.0, 2.0]
     rows = after[DDP][:, 0, 0].tolist()
-    assert rows == ([1.0, 3.0, 2.0] if owner else [2.0, 2.0, 2.0])
+    assert rows == (
+        [1.0, 3.0, -2.0] if owner else [2.0, 2.0, 2.0]
+    )  # c is away: its row is what it was
 
 
 # --- what leaves a site, and what stays ----------------------------------------------------------------
@@ -589,10 +592,9 @@ def test_a_common_test_set_is_judged_by_the_global_model_and_the_mean_prompt():
     bench = make_bench(spec, method, spec.federation)
     server = method.start(make_start(spec, spec.federation, bench), {})
     down = method.broadcast(server, "common")
-    site = types.SimpleNamespace(
-        name="common", federation=spec.federation, network=bench.network(), learner=bench.learner
-    )
-    model = method.model_for(down, None, site)
+    model = method.model_for(down, None, types.SimpleNamespace(name="common"))
+    bench.enter("anna")
+    bench.enter("common")
     assert model.keys() == {*down.shared, *down.main}
     prompts = bench.network().fusion.prompts
     torch.testing.assert_close(prompts()[1], prompts.distribution.mean(0))

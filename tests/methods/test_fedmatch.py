@@ -13,7 +13,14 @@ from consilia.testing import run_toy, toy_spec
 from consilia.training.batch import orders
 from consilia.training.seeds import generator
 from consilia.training.strong import strong_view
-from tests.methods.plain_labels import average, new_network, parts_of, spec_of, supervised
+from tests.methods.plain_labels import (
+    augmented,
+    average,
+    new_network,
+    parts_of,
+    spec_of,
+    supervised,
+)
 from tests.methods.support import final_state, ledger_fields
 from tests.methods.test_fedssp import WIDTH, plain_fedssp, with_siamese
 from tests.methods.test_fixmatch import competes
@@ -82,7 +89,7 @@ def plain_open(net, x, strong, helpers, y, known, exclusive, s):
 
 
 def plain_fedmatch(spec, s, refresh, count, without=0):
-    """Return both parts; the first rounds `without` labels are FedSSP's (METHODS 5.8)."""
+    """Return both parts and the sites' outputs; the first rounds `without` labels are FedSSP's."""
     exclusive, t, parts = competes(spec), spec.training, parts_of(spec)
     new = with_siamese if without else new_network
     net = Added(new(spec), new(spec))
@@ -112,10 +119,10 @@ def plain_fedmatch(spec, s, refresh, count, without=0):
                 sgd.load_state_dict(moments[name])
             randoms = generator(spec.seed, name, number, "batches main psi")
             for index in orders(len(part.x), t.batch, t.epochs, t.steps, randoms):
-                torch.rand(3, len(index), generator=randoms)
                 x, y, known = part.x[index], part.y[index], part.known[index]
+                weak = augmented(spec, x, randoms)
                 sgd.zero_grad()
-                scores = net.run(x, sigma_learns=True, keep=True)
+                scores = net.run(weak, sigma_learns=True, keep=True)
                 loss = s["lambda_s"] * supervised(scores, y, known, exclusive)
                 loss.backward()
                 pulled = sum(
@@ -124,7 +131,7 @@ def plain_fedmatch(spec, s, refresh, count, without=0):
                 )
                 if not known.all():
                     strong = strong_view(x, moved)
-                    more, sure = plain_open(net, x, strong, models, y, known, exclusive, s)
+                    more, sure = plain_open(net, weak, strong, models, y, known, exclusive, s)
                     pulled, _ = pulled + more, told.append(sure)
                 pulled.backward()
                 sgd.step()
@@ -145,13 +152,14 @@ def plain_fedmatch(spec, s, refresh, count, without=0):
                 far = {o: float((outputs[name] - outputs[o]).norm()) for o in parts if o != name}
                 helpers[name] = sorted(far, key=lambda o: (far[o], o))[:count]
     assert sum(told) > 3  # the test would be empty without guesses
-    return sigma, psi
+    return sigma, psi, outputs
 
 
 def assert_follows_the_plain_one(spec, settings, path, without=0):
     run_toy(spec, path)
-    found, wanted = final_state(path), plain_fedmatch(spec, settings, 2, 2, without)
-    for part, want in zip(("sigma", "psi"), wanted, strict=True):
+    refresh, helpers = settings["refresh"], settings["helpers"]
+    found, wanted = final_state(path), plain_fedmatch(spec, settings, refresh, helpers, without)
+    for part, want in zip(("sigma", "psi", "outputs"), wanted, strict=True):
         for name, value in want.items():
             got = found[f"server.safetensors:{part}/{name}"]
             torch.testing.assert_close(got, value, atol=2e-5, rtol=1e-4, msg=f"{part} {name}")
@@ -182,12 +190,22 @@ def test_the_objective_says_whether_labels_compete_and_not_the_federation(tmp_pa
     assert_follows_the_plain_one(spec, settings, tmp_path / "run")
 
 
+def test_where_one_site_helps_it_is_the_one_with_the_nearest_output(tmp_path):
+    settings = {**LOOSE, "refresh": 2, "helpers": 1}
+    spec = spec_of("fedmatch", settings=settings, rounds=4)
+    assert_follows_the_plain_one(spec, settings, tmp_path / "run")
+
+
+def test_weak_views_are_augmented_and_strong_ones_are_of_the_plain_images(tmp_path):
+    settings = {**LOOSE, "refresh": 2, "helpers": 2}
+    spec = spec_of("fedmatch", settings=settings, rounds=3, training={"augment": "flips"})
+    assert_follows_the_plain_one(spec, settings, tmp_path / "run")
+
+
 def test_labels_reach_only_sigma_and_images_alone_only_psi(tmp_path):
     frozen = {"lambda_s": 0.0, "lambda_l2": 0.0, "lambda_l1": 0.0, "confidence": 0.5}
-    training = {"optimizer": "sgd", "learning_rate": 0.05, "weight_decay": 0.0, "augment": "none"}
-    spec = spec_of("fedmatch", settings=frozen).model_copy(
-        update={"training": spec_of("fedmatch").training.model_copy(update=training)}
-    )
+    training = {"learning_rate": 0.05, "weight_decay": 0.0}
+    spec = spec_of("fedmatch", settings=frozen, training=training)
     run_toy(spec, tmp_path / "run")
     state, first = final_state(tmp_path / "run"), new_network(spec)
     for name, value in first.named_parameters():

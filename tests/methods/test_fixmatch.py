@@ -50,11 +50,11 @@ def plain_fixmatch(spec, weight, pooled=False):
         randoms = generator(spec.seed, name, number, "strong views")
 
         def loss(net, index, part):
-            x, y, known = part.x[index], part.y[index], part.known[index]
-            scores = net(x)
+            y, known = part.y[index], part.known[index]
+            scores = net(part.weak)
             total = supervised(scores, y, known, exclusive)
             p = scores.detach().softmax(1) if exclusive else scores.detach().sigmoid()
-            again = net(strong_view(x, randoms))
+            again = net(strong_view(part.x[index], randoms))
             guessed, sure = guess_loss(again, p, y, known, exclusive, LOOSE)
             counted.append(sure)
             return total + weight * guessed
@@ -76,6 +76,12 @@ def test_it_is_its_algorithm(task, tmp_path):
 def test_the_objective_says_whether_labels_compete_and_not_the_federation(tmp_path):
     binary = {"objective": "bce", "network": "cnn-small"}
     spec = spec_of("fixmatch", "single-label", {"weight": 0.7, **LOOSE}, learner=binary)
+    run_toy(spec, tmp_path / "run")
+    close(server_weights(tmp_path / "run"), plain_fixmatch(spec, 0.7))
+
+
+def test_weak_views_are_augmented_and_strong_ones_are_of_the_plain_images(tmp_path):
+    spec = spec_of("fixmatch", settings={"weight": 0.7, **LOOSE}, training={"augment": "flips"})
     run_toy(spec, tmp_path / "run")
     close(server_weights(tmp_path / "run"), plain_fixmatch(spec, 0.7))
 

@@ -53,6 +53,29 @@ def test_a_bench_tells_the_network_its_site():
     assert selection_of(bench.network()).here.tolist() == [1, 0, 0]
 
 
+def test_images_of_no_site_get_the_mean_of_all_whoever_came_before():
+    for method in ("fedlc", "fedicra"):
+        bench = bench_of(method)
+        bench.enter("bo")
+        bench.enter("common")
+        torch.testing.assert_close(selection_of(bench.network()).here, torch.full((3,), 1 / 3))
+
+
+def test_whose_images_come_lies_where_the_network_lies_and_is_never_sent():
+    network = bench_of("fedlc").network().to("meta")
+    assert selection_of(network).here.is_meta
+    assert not any(name.endswith("here") for name in network.state_dict())
+
+
+def test_features_are_of_images_as_the_inner_learner_prepares_them():
+    learner = {"normalise": "instance"}
+    bench, x = bench_of("fedlc", learner), torch.rand(2, 1, 16, 16)
+    network = bench.network().eval()
+    with torch.no_grad():
+        plain, stretched = (bench.learner.embed(network, image) for image in (x, 0.2 + 0.5 * x))
+    torch.testing.assert_close(plain, stretched, rtol=1e-3, atol=1e-4)
+
+
 def test_groups_hold_every_tensor_once_and_the_head_alone():
     for name in ("plain", "dual"):
         bench = bench_of("fedicra", {"name": name})

@@ -45,8 +45,7 @@ def predict_folder(run: Path, folder: Path, target: Path, site: str | None = Non
     settle(spec)
     bench = make_bench(spec, make_method(spec.method.name, spec.method.settings), federation)
     models = load_models(store, spec, bench, site)
-    if site is not None:
-        bench.enter(site)
+    bench.enter(site or COMMON)
     with whole_folder(target) as made:
         return _write(made, chain((first,), found), bench, models, federation)
 

@@ -20,6 +20,8 @@ class ChannelSelection(nn.Module):
         sites: How many sites there are.
     """
 
+    here: Tensor
+
     def __init__(self, width: int, sites: int) -> None:
         super().__init__()
         narrow = max(4, width // 16)
@@ -31,12 +33,11 @@ class ChannelSelection(nn.Module):
             nn.ReLU(),
             nn.Linear(narrow, width, bias=False),
         )
-        #: Whose images come: not a weight, so it is neither sent nor saved. Written in place.
-        self.here = torch.full((sites,), 1 / sites)
+        # Whose images come: not a weight, so it is neither sent nor saved.
+        self.register_buffer("here", torch.full((sites,), 1 / sites), persistent=False)
 
     def place(self, rows: Float[Tensor, " n"]) -> None:
         """Say whose images come: one-hot, or a mean over sites for images of none."""
-        self.here = self.here.to(next(self.parameters()).device)
         self.here.copy_(rows)
 
     def heat(self, x: Tensor, sites: Float[Tensor, "m n"]) -> Float[Tensor, "m b c"]:

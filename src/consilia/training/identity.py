@@ -42,10 +42,11 @@ def identity(function: Callable[..., Any]) -> Hashable | None:
 def needs_host(loss: Callable[..., Any]) -> bool:
     """Return whether a plain loss visibly reads from the GPU, draws there or changes what it closes over.
 
-    A warm-up runs its step and takes back what that did to networks, but not to anything else.
+    A warm-up runs its step and takes back what that did to networks, but not to anything else. What a
+    partial or the method of an object holds cannot be seen.
     """
     code = getattr(loss, "__code__", None)
-    if code is None:
+    if code is None or inspect.ismethod(loss):
         return True
     assigns = ("STORE_DEREF", "STORE_GLOBAL", "STORE_ATTR", "STORE_SUBSCR")
     held = inspect.getclosurevars(loss).nonlocals.values()

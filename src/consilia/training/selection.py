@@ -91,6 +91,10 @@ class SelectionLearner(Learner):
         """Return the label of each output row; `None` is background."""
         return self.inner.head_rows()
 
+    def embed(self, network: nn.Module, image: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        """Return the inner learner's features, of images as it prepares them."""
+        return self.inner.embed(network, image)
+
     def upper(self, network: nn.Module) -> tuple[str, ...]:
         """Return the names of the tensors above the features, side heads left out."""
         return self.inner.upper(network)

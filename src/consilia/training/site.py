@@ -66,7 +66,6 @@ class Workbench:
         self._networks: dict[str, nn.Module] = {}
         self._tensors: dict[str, dict[str, Tensor]] = {}
         self._site: str | None = None
-        self._sites = frozenset(federation.sites)
         self.groups = learner.groups(self.network())
         self.layout: Layout = layout_of(self.groups, self.network(), federation)
 
@@ -101,13 +100,13 @@ class Workbench:
         return self.learner.loss(self.network(network), batch, ClassWeights.among(held))
 
     def enter(self, site: str) -> None:
-        """Make a site the one whose images come next."""
+        """Say whose images come next: a site's, or those of no site (a pool, a common test set)."""
         self._site = site
         for network in self._networks.values():
             self._place(network)
 
     def _place(self, network: nn.Module) -> None:
-        if self._site is not None and self._site in self._sites:
+        if self._site is not None:
             self.learner.place(network, self.federation, self._site)
 
     def start(self, name: str = "main", init: Path | None = None) -> dict[str, Tensor]:

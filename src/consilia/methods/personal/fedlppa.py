@@ -195,8 +195,6 @@ class FedLPPA(Method[Intro, Server, Down, Up | Whole, Memory]):
 
     def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Use the site's own mixture of decoders, or the global one where a site has none."""
-        if site.name not in site.federation.sites:  # a common test set: the mean of all prompts
-            site.learner.place(site.network, site.federation, site.name)
         if memory is None:
             return {**down.shared, **down.main}
         if memory.shared is not None:

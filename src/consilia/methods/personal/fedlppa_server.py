@@ -133,7 +133,7 @@ def averaged(
         server: What it knew.
         ups: What the sites sent.
         auxiliary: Which of a site's decoders it keeps for auxiliary ones.
-        row_owner: Whether a site's row of the distribution prompt is the one it sent.
+        row_owner: Whether a site's row of the distribution prompt is the one it sent last.
     """
     counts = {site: float(server.images[site]) for site in ups}
     updates = {
@@ -152,15 +152,16 @@ def averaged(
         for site, update in updates.items()
         if DDP in update
     }
-    if row_owner and prompts:
-        for site, row in prompts.items():
-            weights[DDP][server.sites.index(site)] = row
+    prompts = {**server.prompts, **prompts}
+    if row_owner and DDP in weights:
+        for at, site in enumerate(server.sites):  # the row of who is away, or yet to come, stays
+            weights[DDP][at] = prompts.get(site, server.weights[DDP][at])
     total = sum(counts.values())
     return replace(
         server,
         weights=weights,
         decoders={**server.decoders, **decoders},
-        prompts={**server.prompts, **prompts},
+        prompts=prompts,
         last={site: count / total for site, count in counts.items()},
         round=server.round + 1,
     )
