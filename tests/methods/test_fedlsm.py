@@ -263,7 +263,8 @@ def plain_run(spec, sites):
                     for g, f in zip(teacher.parameters(), network.parameters(), strict=True):
                         g.copy_(use["decay"] * g + (1 - use["decay"]) * f)
                     for g, f in zip(teacher.buffers(), network.buffers(), strict=True):
-                        g.copy_(f)
+                        slow = use["statistics"] == "followed" and g.is_floating_point()
+                        g.copy_(use["decay"] * g + (1 - use["decay"]) * f if slow else f)
             moments[name] = adam.state_dict()
             counts[name] = [sum(c in shown[i] for i in shown) for c in range(3)]
             sent[name] = {k: v.clone() for k, v in network.state_dict().items()}
@@ -302,6 +303,7 @@ def plain_run(spec, sites):
         {"unweighted": True, "weighted": "positive", "tau_positive": 0.4, "mix_positive": 0.35},
         {"weighted": "positive", "together": True},
         {"weighted": "none", "soft": True},
+        {"statistics": "followed", "decay": 0.9},
     ],
     ids=[
         "whole",
@@ -312,6 +314,7 @@ def plain_run(spec, sites):
         "unweighted",
         "positive-together",
         "soft",
+        "followed",
     ],
 )
 def test_fedlsm_is_its_algorithm(task, settings, tmp_path):

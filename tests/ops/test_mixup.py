@@ -47,3 +47,12 @@ def test_a_teacher_copies_statistics_and_averages_parameters():
     assert torch.equal(teacher.running_mean, student.running_mean)
     assert torch.equal(teacher.num_batches_tracked, student.num_batches_tracked)
     assert teacher.weight.requires_grad
+
+
+def test_a_teachers_statistics_may_follow_as_its_weights_do():
+    teacher, student = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    student(torch.randn(8, 2))
+    follow(teacher, student, 0.9, "followed")
+    torch.testing.assert_close(teacher.running_mean, 0.1 * student.running_mean)
+    torch.testing.assert_close(teacher.running_var, 0.9 + 0.1 * student.running_var)
+    assert torch.equal(teacher.num_batches_tracked, student.num_batches_tracked)

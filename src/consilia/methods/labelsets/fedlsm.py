@@ -85,6 +85,11 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
     alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="code", low=1e-3)
     lam: float = hyper(0.1, "weight λ of the loss on blended images", source="code")
     decay: float = hyper(0.999, "how slowly the teacher follows", source="code", high=1)
+    statistics: Literal["copied", "followed"] = hyper(
+        "copied",
+        "running statistics of the teacher: the student's, or followed as slowly as the weights",
+        source="code; followed: ours",
+    )
     floor: float = hyper(0.0, "least count of a label a site marks", source="ours; 0: Eq. 7")
 
     card: ClassVar = Card(
@@ -173,7 +178,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
             site,
             lesson.loss,
             only=parts.stream,
-            after_step=lambda: follow(teacher, site.network, self.decay),
+            after_step=lambda: follow(teacher, site.network, self.decay, self.statistics),
             settings=site.training.model_copy(update={"augment": "none"}),  # it makes its own views
         )
         return Up(site.weights(), len(site.train), lesson.positives()), memory
