@@ -70,6 +70,16 @@ def test_a_setting_may_take_another_declaration_and_another_table(study):
     assert (spec.training.epochs, spec.training.steps, spec.training.batch) == (3, None, 8)
 
 
+def test_a_preset_stands_for_that_of_its_method_alone(tmp_path):
+    write_toml(tmp_path / "federation.toml", federation_table())
+    presets = {"fedprox": {"mu": 0.5}, "moon": {"mu": 2.0}}
+    settings = {"near": {"run": {"methods": {"fedprox": {"mu": 0.1}}}}}
+    write_toml(tmp_path / "run.toml", run_table(methods=presets, settings=settings))
+    for name, mu in (("fedprox", 0.1), ("moon", 2.0)):
+        spec = read_spec(f"{tmp_path / 'run.toml'}@near", {"method.name": name})
+        assert spec.method.settings == {"mu": mu}
+
+
 def test_completeness_goes_to_where_labels_are_drawn(tmp_path):
     write_toml(tmp_path / "federation.toml", federation_table())
     settings = {"m0": {"*": {"completeness": 0.5}, "bo": "mask"}}

@@ -2,7 +2,8 @@
 
 A run file lists them as tables of sites. A bare word is all that a site declares, a form in which it
 marks every label completely; a table changes the keys it names; `"*"` is every site, and is applied
-first; `run` holds tables that stand for those of the run file, or names another declaration::
+first; `run` holds tables that stand for those of the run file (presets of methods: each for its method's),
+or names another declaration::
 
     [settings.uul]
     ashford = "none"
@@ -84,7 +85,10 @@ def _apply(
         raise UsageError(msg)
     if isinstance(file := run.get("federation"), str):
         table["federation"] = declared(file)
+    presets, changed = table.get("methods"), run.get("methods")
     table.update({key: value for key, value in run.items() if key != "federation"})
+    if isinstance(presets, dict) and isinstance(changed, dict):
+        table["methods"] = {**presets, **changed}
     federation = table["federation"]
     listed = federation.get("site", []) if isinstance(federation, dict) else []
     sites = {site["name"]: site for site in listed if isinstance(site, dict) and "name" in site}
