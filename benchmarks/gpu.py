@@ -41,6 +41,7 @@ from consilia.runs.spec import RunSpec, read_spec
 from consilia.runs.store import RunFolder
 from consilia.training.learner import CLASSIFIERS, NETWORKS, PlainLearner
 from consilia.training.seeds import derive, generator
+from consilia.training.site import laid_out
 from consilia.weaken import weaken
 
 SITES = ("one", "two", "three", "four")
@@ -245,7 +246,7 @@ def bare(spec: RunSpec, sites: Sites) -> float:
 
     def run(ended: Callable[[], None]) -> None:
         torch.manual_seed(derive(spec.seed, "network", "main"))
-        network = learner.build().to(device)
+        network = laid_out(learner.build().to(device))
         world = {k: v.clone() for k, v in network.state_dict().items()}
         for number in range(ROUNDS):
             sums = {k: torch.zeros_like(v, dtype=torch.float64) for k, v in world.items()}

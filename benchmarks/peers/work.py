@@ -24,11 +24,15 @@ MARKER = "CONSILIA_PEER_RUN"
 
 
 class Net(UNet):
-    """The U-Net 16-256 with 1.8 million parameters, made without arguments as some frameworks ask."""
+    """The U-Net 16-256 with 1.8 million parameters, made without arguments as some frameworks ask.
+
+    It lies in memory as ours does, so that frameworks are compared and not layouts.
+    """
 
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(UNETS["unet-fedlppa"], 1, 1)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch
 
     def loss(self, inputs: Tensor, targets: Tensor, eval: bool = False) -> Tensor:  # noqa: A002  # pfl's name
         """Return the soft Dice loss."""

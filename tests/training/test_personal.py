@@ -1,5 +1,7 @@
 """The loop that learns shares: how many batches it takes, what it leaves behind, and its cap."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -43,9 +45,7 @@ def test_two_batches_are_two_batches_also_of_a_small_site(site):
     seen, loss = counting(site)
     learn_shares(site, *parts_of(site), loss, batches=2)
     assert seen == [4, 4]
-    site.train = site.train.__class__(
-        **{**vars(site.train), "image": site.train.image[:3], "target": site.train.target[:3]}
-    )
+    site.train = replace(site.train, image=site.train.image[:3], target=site.train.target[:3])
     seen, loss = counting(site)
     learn_shares(site, *parts_of(site), loss, batches=2)
     assert seen == [3, 3]
@@ -89,7 +89,7 @@ def test_a_site_without_a_usable_image_only_mixes(site):
     own, server, _ = parts_of(site)
     half = {name: torch.full_like(value, 0.5) for name, value in server.items()}
     known = torch.zeros(len(site.train), site.train.labels, dtype=torch.bool)
-    site.train = site.train.__class__(**{**vars(site.train), "known_labels": known})
+    site.train = replace(site.train, known_labels=known)
     seen, loss = counting(site)
     shares = learn_shares(site, own, server, half, loss, passes=5)
     assert seen == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -146,6 +147,10 @@ class ResidentCases:
 
         With exclusive image-level labels that means a positive one: "none of ours" is no target.
         """
+        return self._supervised
+
+    @functools.cached_property
+    def _supervised(self) -> Tensor:  # once: a GPU is waited for to count them
         told = torch.ones(len(self), dtype=torch.bool, device=self.image.device)
         if self.known_labels is not None:
             told &= self.known_labels.any(1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from consilia.declare import Federation, SiteDeclaration
 from consilia.errors import UsageError
 from consilia.ops.losses import ClassWeights, Weighs, label_counts, negatives_over_positives
-from consilia.payload import Layout, Weights
+from consilia.payload import Layout, PackedWeights, Packing, Weights
 from consilia.training.augment import POLICIES, apply, draw
 from consilia.training.batch import Batch, ResidentCases
 from consilia.training.capture import Captures
@@ -65,6 +65,7 @@ class Workbench:
         self.pause: Callable[[], None] = lambda: None
         self._networks: dict[str, nn.Module] = {}
         self._tensors: dict[str, dict[str, Tensor]] = {}
+        self._packings: dict[tuple[str, ...], Packing] = {}
         self._site: str | None = None
         self.groups = learner.groups(self.network())
         self.layout: Layout = layout_of(self.groups, self.network(), federation)
@@ -83,6 +84,14 @@ class Workbench:
         if name not in self._tensors:
             self._tensors[name] = self.network(name).state_dict(keep_vars=True)
         return self._tensors[name]
+
+    def copied(self, name: str, groups: tuple[str, ...]) -> PackedWeights:
+        """Return copies of a network's tensors, of some groups; where each goes is worked out once."""
+        state = self.tensors(name)
+        tensors = {key: state[key] for group in groups for key in self.groups[group]}
+        if (name, *groups) not in self._packings:
+            self._packings[name, *groups] = Packing.of(tensors)
+        return fetch(tensors, self._packings[name, *groups])
 
     @property
     def networks(self) -> Mapping[str, nn.Module]:
@@ -264,9 +273,7 @@ class Site:
 
     def weights(self, *groups: str, network: str = "main") -> Weights:
         """Return copies of a network's tensors, of some groups or of all."""
-        state = self.bench.tensors(network)
-        chosen = groups or tuple(self.bench.groups)
-        return fetch({name: state[name] for group in chosen for name in self.bench.groups[group]})
+        return self.bench.copied(network, groups or tuple(self.bench.groups))
 
     def views(self, purpose: str = "views") -> Batch:
         """Return every training image once, augmented as the run file says, as this round sees it."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from consilia.payload import DeviceWeights, Packed, PackedWeights, Weights
+from consilia.payload import DeviceWeights, Packed, PackedWeights, Packing, Weights
 
 #: Kinds of device on which weights stay.
 STAY = {"cuda"}
@@ -36,20 +36,20 @@ def sent(weights: Weights, device: torch.device) -> dict[str, Tensor]:
     return dict(_arrived(dict.fromkeys(weights, there), weights))
 
 
-def fetch(tensors: Mapping[str, Tensor]) -> PackedWeights:
-    """Return copies of tensors in the common order of their numbers and in one piece."""
-    packed = PackedWeights.of(tensors)
+def fetch(tensors: Mapping[str, Tensor], packing: Packing | None = None) -> PackedWeights:
+    """Return copies of tensors in one piece, lying as they do; `packing`, if it is known, says how."""
+    packed = PackedWeights.of(tensors, packing)
     stays = {buffer.device.type for buffer in packed.buffers.values()} & STAY
     return DeviceWeights(packed) if stays else packed
 
 
 def _arrived(tensors: Mapping[str, Tensor], weights: Weights) -> Weights:
     """Return weights where they are needed: many small copies to a GPU would each wait for the last."""
-    goals = {tensor.device for tensor in tensors.values()}
+    device = next((tensor.device for tensor in tensors.values()), None)  # a network lies on one
     there = weights.there if isinstance(weights, Packed) else None
-    if there is not None and goals == {piece.device for piece in there.pieces()}:
+    if there is not None and all(piece.device == device for piece in there.pieces()):
         return there
-    if not any(device.type == "cuda" for device in goals):
+    if device is None or device.type != "cuda":
         return weights
     crossing = {
         name: value
@@ -58,7 +58,6 @@ def _arrived(tensors: Mapping[str, Tensor], weights: Weights) -> Weights:
     }
     if not crossing:
         return weights
-    (device,) = goals
     if isinstance(weights, PackedWeights) and len(crossing) == len(weights):
         return weights.to(device)
     return {**weights, **PackedWeights.of(crossing).to(device)}

@@ -15,6 +15,7 @@ from consilia.payload import Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Loss
 from consilia.training.site import Site, Workbench
+from consilia.training.transfer import sent
 
 
 @final
@@ -47,8 +48,9 @@ class FedProx(Averaging):
         """Add the proximal term to the learner's loss."""
         if not self.mu:
             return super().loss(anchor, site)
+        there = sent(anchor, site.bench.device)  # in one piece
         return site.objective(
-            self.near, held={name: anchor[name] for name, _ in site.network.named_parameters()}
+            self.near, held={name: there[name] for name, _ in site.network.named_parameters()}
         )
 
     def near(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
