@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
-from consilia.methods import why_not
+from consilia.methods import make_method, why_not
 from consilia.testing import run_toy, toy_spec
 from consilia.training.batch import orders
 from consilia.training.learners import make_learner
@@ -148,8 +148,8 @@ def plain_run(spec, sites, *, alpha=1.0, tree=0.1, crf=0.1, part=0.4, longest=20
     return world, follow, own
 
 
-def spec_for(**changes):
-    training = {"steps": 2, "batch": 2}
+def spec_for(steps=2, **changes):
+    training = {"steps": steps, "batch": 2}
     learner = {"objective": "partial-ce"}
     return spec_of("fedicra", sites=SPARSE, training=training, learner=learner, **changes)
 
@@ -167,6 +167,16 @@ def test_fedicra_is_its_algorithm(tmp_path):
         close(kept(tmp_path / "run", site, "follow"), follow[site], rtol=1e-3, atol=1e-4)
     moved = [np.abs(1 - value.numpy()).max() for value in follow["anna"].values()]
     assert max(moved) > 0
+
+
+def test_the_head_trains_for_two_of_five_steps(tmp_path):
+    spec = spec_for(steps=5, rounds=1)
+    data = uneven(spec)
+    run_toy(spec, tmp_path / "run", data)
+    world, _, _ = plain_run(spec, data)
+    found = at_server(tmp_path / "run")
+    floats = {n for n in world if found[n].is_floating_point()}
+    close({n: found[n] for n in floats}, {n: world[n] for n in floats}, rtol=2e-3, atol=2e-5)
 
 
 def test_every_part_of_the_loss_counts(tmp_path):
@@ -209,3 +219,28 @@ def test_w_stays_and_a_site_keeps_it_while_it_is_away(tmp_path):
 
 def test_classification_is_refused():
     assert "classification" in why_not("fedicra", toy_spec("single-label").federation)
+
+
+def test_u_net_and_side_heads_have_the_2_3372_million_parameters_of_table_ix():
+    learner = {"network": "unet-fedlppa", "objective": "partial-ce"}
+    spec = toy_spec(sites=SPARSE, labels=["faz"], learner=learner)
+    method = make_method("fedicra")
+    network = method.learner(make_learner(spec.learner, spec.federation)).build()
+    del network.encoder.selection  # which the table leaves out
+    assert sum(p.numel() for p in network.parameters()) == 2_337_250
+
+
+@pytest.mark.parametrize(
+    ("method", "defaults"),  # METHODS 3.5 and 3.8; what they leave open: the authors' code
+    [
+        ("fedicra", {"alpha": 1, "tree": 0.1, "crf": 0.1, "side": 512, "head_part": 0.4}),
+        ("fedlc", {"alpha": 0.1, "head_part": 0.6}),
+        ("fedap", {"momentum": 0.5, "warmup": 15}),
+        ("metafed", {"lam": 0.5, "threshold": 0.6, "common": 40}),
+        ("fedala", {"eta": 1, "steady": 0.1, "portion": 0.8}),
+        ("fedlppa", {"pseudo": 0.5, "least_main": 0.7, "crf": 0, "eta": 1, "la_batches": 2}),
+    ],
+)
+def test_defaults_of_the_personalised_methods(method, defaults):
+    made = make_method(method)
+    assert {name: getattr(made, name) for name in defaults} == defaults

@@ -16,6 +16,7 @@ from consilia.methods import METHODS, make_method, why_not
 from consilia.methods.personal import fedlppa
 from consilia.methods.personal.fedlppa import Down, Memory, Up, Whole
 from consilia.methods.personal.fedlppa_server import Server
+from consilia.networks.fedlppa import Parts
 from consilia.runs.spec import RunSpec
 from consilia.testing import run_toy, toy_sites, toy_spec
 from consilia.training.augment import POLICIES, apply, draw
@@ -629,3 +630,75 @@ def test_what_it_cannot_serve_is_refused():
         with pytest.raises(UsageError, match=r"compares the sites' distribution prompts"):
             make_method("fedlppa", settings)
     assert make_method("fedlppa", {"ddp": False, "pd": False}).ddp is False
+
+
+def learner_of(settings):
+    """Return the learner that FedLPPA makes of the paper's U-Net."""
+    spec = toy_spec(sites=FORMS, learner={"network": "unet-fedlppa"})
+    return make_method("fedlppa", settings).learner(make_learner(spec.learner, spec.federation))
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({}, Parts(True, True, True, True, True, "dual")),
+        ({"tdf": False, "strategy": "fixed"}, Parts(fusion=False)),
+        ({"pd": False}, Parts(auxiliary=False)),
+        ({"ukp": False}, Parts(universal=False)),
+        ({"ddp": False, "strategy": "fixed"}, Parts(distribution=False)),
+        ({"asp": False}, Parts(sparsity=False)),
+        ({"attention": "spatial"}, Parts(attention="spatial")),
+        ({"attention": "channel"}, Parts(attention="channel")),
+        ({"attention": "none"}, Parts(attention="none")),
+    ],
+    ids=str,
+)
+def test_each_switch_leaves_out_its_own_part(settings, parts):
+    assert learner_of(settings).parts == parts
+
+
+@pytest.mark.parametrize(
+    ("settings", "loss"),
+    [
+        ({}, (0.5, 0.7, 0.0)),
+        ({"pseudo": 0.25}, (0.25, 0.7, 0.0)),
+        ({"least_main": 0.9}, (0.5, 0.9, 0.0)),
+        ({"crf": 0.1}, (0.5, 0.7, 0.1)),
+    ],
+    ids=str,
+)
+def test_the_learner_weighs_its_loss_as_the_settings_say(settings, loss):
+    learner = learner_of(settings)
+    assert (learner.pseudo, learner.least, learner.crf) == loss
+
+
+FUSED, ENLARGED = "fusion.fuse.0.weight", "decoder.ups.0.project.weight"
+
+
+@pytest.mark.parametrize(
+    ("settings", "gone", "narrower"),
+    [
+        ({"la": False}, (), {}),
+        ({"ukp": False}, (UKP,), {FUSED: 260}),
+        ({"ddp": False, "strategy": "fixed"}, (DDP,), {FUSED: 260}),
+        ({"asp": False}, (), {FUSED: 258}),
+        ({"attention": "spatial"}, ("fusion.of_channels",), {}),
+        ({"attention": "channel"}, ("fusion.of_space", "fusion.spatial."), {}),
+        ({"attention": "none"}, ("fusion.of_", "fusion.spatial."), {}),
+        ({"pd": False}, ("aux.",), {}),
+        (
+            {"tdf": False, "strategy": "fixed"},
+            ("fusion.", "mlp."),
+            {ENLARGED: 256, f"aux.{ENLARGED}": 256},
+        ),
+    ],
+    ids=str,
+)
+def test_the_network_lacks_what_is_switched_off_and_nothing_else(settings, gone, narrower):
+    whole, less = (
+        {name: tensor.shape for name, tensor in learner_of(given).build().state_dict().items()}
+        for given in ({}, settings)
+    )
+    assert (whole[FUSED][1], whole[ENLARGED][1]) == (261, 320)
+    assert less.keys() == {name for name in whole if not name.startswith(gone)}
+    assert {name: less[name][1] for name in less if less[name] != whole[name]} == narrower
