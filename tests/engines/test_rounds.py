@@ -17,7 +17,7 @@ from consilia.engines.site import SiteWorker
 from consilia.errors import DataError, RunError, UsageError
 from consilia.payload import Record, pack
 from consilia.runs.store import RunFolder
-from consilia.testing import run_toy, toy_sites, toy_spec
+from consilia.testing import run_toy, toy_sites, toy_spec, with_changes
 from tests.methods.support import assert_same_state, final_state, without_times
 
 
@@ -227,6 +227,34 @@ def test_memories_and_replies_beyond_the_cap_wait_on_disk(tmp_path, monkeypatch)
     torch.set_num_threads(1)
     run_toy(toy_spec(), tmp_path / "ram")
     assert_same_state(final_state(tmp_path / "disk"), final_state(tmp_path / "ram"))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedala", "fedlppa"])
+def test_a_network_with_channels_last_ends_the_same_on_disk_in_lanes_and_resumed(
+    method, tmp_path, monkeypatch
+):
+    spec = toy_spec(
+        method={"name": method}, labels=["round"], learner={"network": "unet-fedlppa"}, rounds=3
+    )
+    plain = run_toy(spec, tmp_path / "plain")
+    monkeypatch.setattr(inprocess, "MEBIBYTE", 4)
+    monkeypatch.setattr("consilia.engines.rounds.MEBIBYTE", 4)
+    changes = ("engine.memory_mib=1", "engine.lanes=2", "engine.ledger=hashes")
+    hard = with_changes(spec, *changes, "engine.checkpoint_every=1")
+
+    class StopError(Exception):
+        pass
+
+    def stop(line):
+        raise StopError
+
+    sites = toy_sites(spec)
+    with pytest.raises(StopError):
+        inprocess.run_in_process(
+            hard, tmp_path / "hard", data=tmp_path, sites=sites, listeners=(stop,)
+        )
+    assert without_times(run_toy(hard, tmp_path / "hard")) == without_times(plain)
+    assert_same_state(final_state(tmp_path / "hard"), final_state(tmp_path / "plain"))
 
 
 def test_the_ledger_can_carry_hashes(tmp_path):
