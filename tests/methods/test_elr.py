@@ -1,6 +1,7 @@
 """ELR against a second, plain implementation, its limit case, and its targets under moved images."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -119,6 +120,23 @@ class Copying:
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
+
+
+def test_sure_predictions_are_kept_away_from_one():
+    """Else log(1 - <p, t>) would be minus infinity where t is what was just predicted."""
+    spec = lesion_spec("elr", 1, training={"batch": 16, "learning_rate": 1e-12})
+    site = site_of(spec)
+
+    def sure(network, image):
+        return torch.cat((40 + 0 * image, 0 * image), 1) + network.head.bias.sum()
+
+    first = {k: v.clone() for k, v in site.network.state_dict().items()}
+    object.__setattr__(site.bench, "learner", Copying(site.bench.learner, sure))
+    up, _ = make_method("elr", {"beta": 0.0, "weight": 1.0}).local_update(Down(first), None, site)
+    entropy = 40 * (site.train.target > 0).float().mean().item()
+    term = math.log(1 - 0.9999**2 - 0.0001**2)
+    assert up.loss == pytest.approx(entropy + term, abs=0.01)
+    assert all(value.isfinite().all() for value in up.weights.values())
 
 
 def test_targets_are_remembered_when_a_run_is_stopped(tmp_path):

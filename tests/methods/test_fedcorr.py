@@ -43,11 +43,11 @@ def high(values):
     return mixture.predict(column) == mixture.means_[:, 0].argmax()
 
 
-def plain_run(spec, sites, first, second, beta, k, ratio, tau, kappa):
+def plain_run(spec, sites, first, second, beta, k, ratio, tau, kappa, alpha=1.0):
     run, names = Plain(spec, sites), sorted(sites)
     dims, losses, noisy = {s: [] for s in sites}, {}, []
     level = dict.fromkeys(sites, 0.0)
-    invited, finished = [], set()
+    invited, finished, early = [], set(), set()
     for t in range(1, spec.rounds + 1):
         stage = 1 if t <= first else 2 if t <= first + second else 3
         sent = {}
@@ -61,6 +61,7 @@ def plain_run(spec, sites, first, second, beta, k, ratio, tau, kappa):
                 worst = np.argsort(-np.array(losses[site]), kind="stable")
                 for i in worst[: int(len(y) * mu * ratio)]:
                     y[i][flips[i]] = 1
+                    early |= {site} if flips[i].any() else set()
             if stage == 3 and site in noisy and site not in finished:
                 y[flips] = 1
                 finished.add(site)
@@ -70,7 +71,7 @@ def plain_run(spec, sites, first, second, beta, k, ratio, tau, kappa):
                 if stage > 1:
                     return dice_loss(run.scores(image), target)
                 seed = int(torch.randint(0, 2**62, (1,), generator=randoms))
-                lam = np.random.default_rng(seed).beta(1.0, 1.0)
+                lam = np.random.default_rng(seed).beta(alpha, alpha)
                 order = torch.randperm(len(image), generator=randoms)
                 scores = run.scores(lam * image + (1 - lam) * image[order])
                 value = lam * dice_loss(scores, target)
@@ -92,27 +93,31 @@ def plain_run(spec, sites, first, second, beta, k, ratio, tau, kappa):
             noisy = [s for s, one in zip(names, split, strict=True) if one]
         run.average(sent, {s: run.counts[s] for s in sent})
         invited.append(went)
-    return run, invited, noisy
+    return run, invited, noisy, early
 
 
 SETTINGS = {"preprocessing": 3, "finetuning": 2, "neighbors": 4}
 SLOW = {"learning_rate": 0.1}
 
 
-def test_fedcorr_is_its_algorithm(tmp_path):
+@pytest.mark.parametrize(("relabel", "mixup"), [(1.0, 1.0), (0.5, 0.4)])
+def test_fedcorr_is_its_algorithm(relabel, mixup, tmp_path):
     learner = {"init": half_trained(tmp_path / "init.safetensors")}
-    settings = {**SETTINGS, "relabel": 1.0}
+    settings = {**SETTINGS, "relabel": relabel, "mixup": mixup}
     spec = lesion_spec("fedcorr", 8, settings, learner=learner, training=SLOW)
     sites = lesion_sites(spec)
     run_toy(spec, tmp_path / "run", sites)
-    run, invited, noisy = plain_run(spec, sites, 3, 2, 5.0, 4, 1.0, 0.5, 0.1)
+    told = plain_run(spec, sites, 3, 2, 5.0, 4, relabel, 0.5, 0.1, mixup)
+    run, invited, noisy, early = told
     lines = [json.loads(x) for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
     assert [line["took_part"] for line in lines] == invited
     assert len(invited[3]) < 3  # somebody sat out the fine-tuning
     assert_close(tmp_path / "run", run.world["main"])
     state = final_state(tmp_path / "run")
     changed = [s for s in sites if (run.labels[s].numpy() != sites[s].view.target).any()]
-    assert set(noisy) < set(changed)  # somebody corrected in the first stage, and was clean later
+    assert early  # somebody corrected in the first stage
+    assert set(noisy) <= set(changed)
+    assert (set(noisy) < set(changed)) == (mixup == 1)  # and was clean later, in one of the runs
     for site in changed:
         kept = state[f"memories/{site}/overlay-labels.safetensors:target"]
         assert torch.equal(kept, run.labels[site])

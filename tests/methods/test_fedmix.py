@@ -75,7 +75,7 @@ def plain_run(spec, sites):
                 for i in range(len(cases)):
                     one, two = guess["main"][i], guess["second"][i]
                     ok = dice(one, two) >= settings["epsilon"]
-                    if form is Supervision.BOX:
+                    if form in {Supervision.BOX, Supervision.ROTATED_BOX}:
                         ok = ok and dice(one, view.constraint[i]) >= 0.5
                     if form is Supervision.IMAGE:
                         ok = ok and bool(view.constraint[i].any()) and bool(one.any() or two.any())
@@ -141,8 +141,14 @@ def networks_of(path):
     }
 
 
-def test_fedmix_is_its_algorithm(tmp_path):
-    spec = spec_of(rounds=4)
+def boxed(form):
+    """Return sites of all forms, boxes being of one of two forms."""
+    return [{**site, "supervision": form} if site["name"] == "bo" else site for site in MIXED]
+
+
+@pytest.mark.parametrize("form", ["box", "rotated-box"])
+def test_fedmix_is_its_algorithm(form, tmp_path):
+    spec = spec_of(boxed(form), rounds=4)
     sites = toy_sites(spec)
     run_toy(spec, tmp_path / "run", sites)
     selected = [
@@ -203,6 +209,14 @@ def test_selecting_nothing_anywhere_keeps_the_model():
     assert torch.equal(after.first["w"], tensors["w"])
 
 
+@pytest.mark.parametrize("form", ["box", "rotated-box"])
+def test_a_prediction_has_to_fill_its_box(form):
+    sites = boxed(form)
+    data = toy_sites(spec_of(sites))["bo"]
+    assert selected("bo", data, 5.0, sites) == set(range(10))  # everything in the box
+    assert selected("bo", data, -5.0, sites) == set()  # two empty masks agree, and fill nothing
+
+
 def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 1.1
     run_toy(spec_of(rounds=2), tmp_path / "run")
     fields = {("Up", name) for name in ("first", "second", "selected", "loss")}
@@ -214,12 +228,12 @@ def test_exactly_what_the_paper_says_leaves_a_site(tmp_path):  # METHODS 1.1
     }
 
 
-def selected(name, data, bias, **settings):
+def selected(name, data, bias, sites=MIXED, **settings):
     """Return which images a site selects whose networks score every pixel about `bias`."""
     from consilia.engines.inprocess import make_bench
     from consilia.training.site import Site
 
-    spec = spec_of(settings=settings)
+    spec = spec_of(sites, settings=settings)
     method = make_method("fedmix", {"epsilon": 0.3, **settings})
     bench = make_bench(spec, method, spec.federation)
     train = ResidentCases.of(data.train, data.view, CPU)

@@ -13,6 +13,7 @@ from sklearn.mixture import GaussianMixture
 from consilia.methods import make_method, why_not
 from consilia.methods.averaging import Up
 from consilia.methods.incomplete.fednoro import FedNoRo, Judged, Robust, Server, Warm
+from consilia.ops.mixture import high_among
 from consilia.testing import run_toy, toy_spec
 from tests.methods.plain import (
     Plain,
@@ -181,6 +182,18 @@ def test_where_all_present_sites_are_noisy_images_decide():
     method = make_method("fednoro")
     after = method.aggregate(server(noisy=("a", "b")), {"a": up(0.0, 30), "b": up(1.0, 10)})
     assert after.weights["w"].item() == pytest.approx(0.25)
+
+
+def test_the_most_frequent_of_nine_splits_decides():
+    rows = [(0.33, 0.68), (0.59, 0.66), (0.45, 0.11), (0.30, 0.51)]
+    rows += [(0.50, 0.24), (0.83, 0.43), (0.85, 0.27), (0.94, 0.11)]
+    told = dict(zip("abcdefgh", rows, strict=True))
+    after = make_method("fednoro").aggregate(
+        server(), {s: judged(0.0, *losses) for s, losses in told.items()}
+    )
+    assert after.noisy == tuple("abcdefgh"[i] for i in noisy_by_votes(rows))
+    assert after.noisy != high_among(told, 1)  # the first start alone splits otherwise
+    assert FedNoRo.VOTES == 9
 
 
 def test_trust_grows_after_the_warm_up():

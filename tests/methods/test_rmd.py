@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from consilia.methods import make_method, why_not
-from consilia.methods.incomplete.rmd import Server
+from consilia.methods.incomplete.rmd import DROPOUT, Server
 from consilia.testing import run_toy, toy_spec
 from consilia.training.seeds import generator
 from consilia.training.warp import apply_warp, draw_warp
@@ -107,6 +107,11 @@ def test_two_networks_that_do_not_meet_train_as_under_fedavg(tmp_path):
     from tests.methods.support import server_weights
 
     assert_close(tmp_path / "rmd", server_weights(tmp_path / "fedavg"), "first")
+
+
+def test_every_level_of_the_encoder_has_its_rate():
+    """The toy network has two levels only, so that a run does not see the others."""
+    assert DROPOUT == (0.05, 0.1, 0.2, 0.3, 0.5)
 
 
 def test_schedules():

@@ -21,6 +21,7 @@ def test_completeness_is_a_ratio_of_sums():  # fact 1
     assert completeness([0, 0], [5, 1]) == 0
     assert completeness([1], [5000]) == 1e-3
     assert completeness([3], [0]) is None
+    assert completeness([0], [0]) == 0  # nothing marked says nothing of the model
 
 
 def test_shares():  # fact 2
@@ -37,8 +38,27 @@ def test_a_tiny_loss_does_not_overflow():  # fact 4
     assert list(completeness_shares(a, dict.fromkeys("abcd", 0.2)).values()) == pytest.approx(
         [0.25] * 4
     )
+    perfect = completeness_shares({"a": 1.0, "b": 1.0}, {"a": 0.0, "b": 0.5})
+    assert list(perfect.values()) == pytest.approx([1, 0])
     dropped = completeness_shares(a, {"a": float("nan"), "b": 0.2, "c": 0.2, "d": 0.2})
     assert list(dropped.values()) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3])
+
+
+def test_a_bound_on_the_ratio_of_shares():
+    a = dict(zip("abcd", (0.4, 0.6, 0.8, 1.0), strict=True))
+    losses = dict(zip("abcd", (0.5, 0.45, 0.4, 0.35), strict=True))
+    found = np.array(list(completeness_shares(a, losses, ratio=4.0).values()))
+    free = np.exp([0.8, 4 / 3, 2, 1 / 0.35])
+    expected = np.maximum(free, free.max() / 4)
+    np.testing.assert_allclose(found, expected / expected.sum())
+    assert found[0] == found[1] == found[3] / 4
+    assert completeness_shares(a, losses, ratio=0.0) == completeness_shares(a, losses)
+    even = completeness_shares(a, losses, ratio=1.0)
+    assert list(even.values()) == pytest.approx([0.25] * 4)
+
+
+def test_without_any_finite_loss_nobody_counts():
+    assert completeness_shares({"a": 1.0}, {"a": float("nan")}) == {"a": 0}
 
 
 def test_line_and_gap():  # fact 6

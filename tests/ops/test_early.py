@@ -96,6 +96,14 @@ def test_disagreement_of_scales_in_a_loop():
     assert float(scale_disagreement([two(scales[0])] * 3, 0.0)) == pytest.approx(0, abs=1e-6)
 
 
+def test_an_image_may_be_sure_of_background_alone():
+    scales = [[0.10, 0.20], [0.05, 0.30], [0.10, 0.10]]  # the label reaches 0.2 at most
+    found = float(scale_disagreement([two(p) for p in scales], 0.8))
+    assert found == pytest.approx(float(scale_disagreement([two(p) for p in scales], 0.0)))
+    assert found > 0
+    assert float(scale_disagreement([two(p) for p in scales], 0.95)) == 0
+
+
 def test_unknown_pixels_neither_disagree_nor_convince():
     scales = [two([0.9, 0.2]), two([0.8, 0.4]), two([0.7, 0.3])]
     second = torch.tensor([[[False, True]]])

@@ -22,25 +22,32 @@ def count_objects(mask: Bool[np.ndarray, "h w"]) -> int:
 def completeness(marked: Sequence[int], predicted: Sequence[int]) -> float | None:
     r"""Return :math:`\hat a = \sum c^n / \sum c^p`, between 0.001 and 1; `None` if nothing is predicted.
 
-    A ratio of sums over slices, not a mean of ratios. A site that marks nothing at all has 0.
+    A ratio of sums over slices, not a mean of ratios. A site that marks nothing at all has 0, whatever
+    is predicted there; no other site has 0.
     """
-    if not sum(predicted):
-        return None
     if not sum(marked):
         return 0.0
+    if not sum(predicted):
+        return None
     return float(np.clip(sum(marked) / sum(predicted), 1e-3, 1.0))
 
 
 def completeness_shares(
-    estimates: Mapping[str, float], losses: Mapping[str, float]
+    estimates: Mapping[str, float], losses: Mapping[str, float], ratio: float = 0.0
 ) -> dict[str, float]:
     r"""Return FedIA's shares :math:`w_k = \mathrm{softmax}_k(\hat a_k / l_k)` (Eq. 4), without overflow.
 
-    A site whose loss is not finite counts nothing.
+    Losses count as 0.001 at least. A site whose loss is not finite counts nothing.
+
+    Args:
+        estimates: The completeness :math:`\hat a_k` of each site.
+        losses: Its loss :math:`l_k`.
+        ratio: How many times the smallest share the largest may be at most; 0: no bound.
     """
     sites = [site for site in sorted(estimates) if np.isfinite(losses[site])]
     exponent = np.array([estimates[s] / max(losses[s], 1e-3) for s in sites], dtype=np.float64)
-    weights = np.exp(exponent - exponent.max(initial=-np.inf)) if sites else exponent
+    below = exponent - exponent.max(initial=-np.inf)
+    weights = np.exp(below if not ratio else np.maximum(below, -np.log(ratio)))
     shares = dict.fromkeys(estimates, 0.0)
     return shares | dict(zip(sites, (weights / weights.sum()).tolist(), strict=True))
 

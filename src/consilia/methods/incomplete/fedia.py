@@ -18,7 +18,7 @@ from consilia.ops.completeness import (
     fit_of,
     line,
 )
-from consilia.ops.reduce import reduce
+from consilia.ops.reduce import reduce_whole
 from consilia.payload import Group, Weights
 from consilia.training.local import train_locally
 from consilia.training.site import Site
@@ -34,13 +34,14 @@ class Server:
     Attributes:
         stage: "warm-up" (FedAvg), "aware" (completeness-aware) or "corrected" (FedAvg again).
         rounds_left: Of the warm-up, then of stage two where that is bounded.
+        points: In how many rounds of the warm-up each site took part: the points of its line.
         estimates: The completeness each site estimated.
         corrected: The sites that have corrected their labels.
     """
 
     weights: Weights
     groups: Mapping[str, tuple[str, ...]]
-    sites: tuple[str, ...]
+    points: Mapping[str, int]
     stage: Literal["warm-up", "aware", "corrected"]
     rounds_left: int
     estimates: Mapping[str, float]
@@ -66,7 +67,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Up:
-    """Leaves a site: its weights, image count, mean loss, and one bit once its labels are corrected."""
+    """Leaves a site: its weights, image count, loss, and one bit once its labels are corrected."""
 
     weights: Model
     images: int
@@ -78,7 +79,8 @@ class Up:
 class Estimated:
     """Leaves a site once, after the warm-up: the same with its estimated completeness.
 
-    `completeness` is missing where the warm-up was too short for the model to predict anything.
+    `completeness` is missing where the warm-up was too short for the model to predict anything; for
+    such a site the round is one more of the warm-up.
     """
 
     weights: Model
@@ -118,6 +120,12 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
         True, "completeness-aware aggregation in stage two", source="Table 2, ablation"
     )
     correct: bool = hyper(True, "one-off label correction", source="Table 2, ablation")
+    told_loss: Literal["after", "running"] = hyper(
+        "after", "l_k: the loss after training, or the mean over its batches", source="Eq. 5"
+    )
+    ratio: float = hyper(
+        0.0, "the largest share over the smallest, at most; 0: no bound", source="ours: a safeguard"
+    )
     longest: int = hyper(
         0, "most rounds of stage two; 0: no bound", source="ours: a site may never meet Eq. 7"
     )
@@ -144,13 +152,11 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
 
     def start(self, start: Start, intros: Mapping[str, Intro]) -> Server:
         """Begin with the warm-up."""
-        return Server(
-            start.weights, start.groups, tuple(intros), "warm-up", self.warmup, {}, (), {}
-        )
+        return Server(start.weights, start.groups, {}, "warm-up", self.warmup, {}, (), {})
 
     def admit(self, server: Server, site: str, intro: Intro) -> Server:
-        """Expect a correction of a site that joins late, too."""
-        return replace(server, sites=(*server.sites, site))
+        """Need nothing of a site that joins late; it corrects its labels if it sees the warm-up."""
+        return server
 
     def broadcast(self, server: Server, site: str) -> Train | Watch:
         """Send the global weights, and by the message's type the stage."""
@@ -172,16 +178,19 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
             memory = replace(memory, corrected=True)
         trained = train_locally(site)
         loss, iou = fit_of(site.foreground(), site.train.target > 0)
-        memory = self._remember(down, memory, site.round, iou)
+        asked = isinstance(down, Watch) and down.estimate
+        if (asked and estimate is None) or (isinstance(down, Train) and down.warmup):
+            memory = replace(memory, history=(*memory.history, (site.round, iou)))
+        elif isinstance(down, Watch) and self.falls(memory, site.round, iou):
+            memory = replace(memory, triggered=True)
+        loss = loss if self.told_loss == "after" else trained.loss
         told = (site.weights(), trained.images, loss, memory.corrected)
-        if isinstance(down, Watch) and down.estimate:
-            return Estimated(*told, estimate), memory
-        return Up(*told), memory
+        return (Estimated(*told, estimate) if asked else Up(*told)), memory
 
     def aggregate(self, server: Server, ups: Mapping[str, Up | Estimated]) -> Server:
         """Average by images, or in the second stage by completeness over loss; move the stage on."""
         told = {s: up.completeness for s, up in ups.items() if isinstance(up, Estimated)}
-        silent = [site for site, value in told.items() if value is None]
+        silent = {site for site, value in told.items() if value is None}
         if silent:
             LOG.warning(
                 "the warm-up was too short: the model predicts nothing at %s, so how complete the "
@@ -192,21 +201,22 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
         shares = {site: float(up.images) for site, up in ups.items()}
         if server.stage == "aware" and self.aware and not silent:
             known = {site: estimates[site] for site in ups}
-            shares = completeness_shares(known, {site: up.loss for site, up in ups.items()})
+            losses = {site: up.loss for site, up in ups.items()}
+            shares = completeness_shares(known, losses, self.ratio)
         updates = {site: up.weights for site, up in ups.items()}
-        weights = reduce(
-            server.weights, updates, dict.fromkeys(server.groups, shares), server.groups
-        )
-        total = sum(shares.values()) or 1.0
+        weights, last = reduce_whole(server.weights, updates, shares, server.groups)
         corrected = {*server.corrected, *(s for s, up in ups.items() if up.corrected)}
+        warmed = ups if server.stage == "warm-up" else silent
         after = replace(
             server,
             weights=weights,
+            points={**server.points, **{s: server.points.get(s, 0) + 1 for s in warmed}},
             estimates=estimates,
             corrected=tuple(sorted(corrected)),
-            last={site: share / total for site, share in shares.items()},
+            last=last,
         )
-        return self._move_on(after, nothing_predicted=bool(silent) and len(silent) == len(ups))
+        predicts = any(value for site, value in estimates.items() if site not in silent)
+        return self._move_on(after, nothing_predicted=bool(silent) and not predicts)
 
     def model_for(self, down: Train | Watch, memory: Memory | None, site: Site) -> Weights:
         """Use the global weights."""
@@ -220,25 +230,19 @@ class FedIA(OneLabel[Server, Train | Watch, Up | Estimated, Memory]):
             [count_objects(m) for m in marked], [count_objects(p) for p in predicted]
         )
 
-    def _remember(self, down: Train | Watch, memory: Memory, round_: int, iou: float) -> Memory:
-        if isinstance(down, Train):
-            history = (*memory.history, (round_, iou)) if down.warmup else memory.history
-            return replace(memory, history=history)
-        fitted = line(memory.history)
-        if not self.correct or fitted is None or memory.corrected:
-            return memory
-        falls = fitted[0] * round_ + fitted[1] - iou > self.gap
-        return replace(memory, triggered=memory.triggered or falls)
+    def falls(self, memory: Memory, number: int, iou: float) -> bool:
+        """Return whether the IoU of a round is so far below its line that labels need correction."""
+        fitted = line(memory.history) if self.correct else None
+        return fitted is not None and fitted[0] * number + fitted[1] - iou > self.gap
 
     def _move_on(self, server: Server, nothing_predicted: bool) -> Server:
+        """Return the next stage; one that waits for corrections waits for sites that have a line."""
         left = max(0, server.rounds_left - 1)
         if server.stage == "warm-up" and server.rounds_left <= 1:
             return replace(server, stage="aware", rounds_left=self.longest)
-        if (
-            server.stage == "aware" and nothing_predicted
-        ):  # the warm-up was too short: go on with it
+        if server.stage == "aware" and nothing_predicted:  # the warm-up goes on
             return replace(server, stage="warm-up", rounds_left=1, estimates={})
-        done = set(server.sites) <= set(server.corrected) or (self.longest > 0 and not left)
-        if server.stage == "aware" and done:
+        waiting = {site for site, n in server.points.items() if n > 1} - set(server.corrected)
+        if server.stage == "aware" and (not waiting or (self.longest > 0 and not left)):
             return replace(server, stage="corrected")
         return replace(server, rounds_left=left)
