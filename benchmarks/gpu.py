@@ -119,15 +119,15 @@ def far(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     return (square / sum(float(one[n].double().square().sum()) for n in names)) ** 0.5
 
 
-def compared(spec: RunSpec, sites: Sites, device: str) -> dict[str, Any]:
+def compared(spec: RunSpec, sites: Sites, device: str, kernels: str = "off") -> dict[str, Any]:
     """Compare captured training in lanes with eager training, and eager training with itself."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        ways = {"eager": ("off", 1), "again": ("off", 1), "captured": ("auto", 4)}
-        for name, (capture, lanes) in ways.items():
+        eager = {"capture": "off", "lanes": 1}
+        ways = {"eager": eager, "again": eager, "captured": {"lanes": 4, "kernels": kernels}}
+        for name, engine in ways.items():
             table = spec.model_dump()
-            table["engine"] |= {"capture": capture, "lanes": lanes, "device": device}
-            table["engine"]["checkpoint_every"] = 1
+            table["engine"] |= {**engine, "device": device, "checkpoint_every": 1}
             found[name] = finished(RunSpec.model_validate(table), sites, Path(folder) / name)
     own = far(found["eager"][0], found["again"][0])
     apart = far(found["eager"][0], found["captured"][0])
@@ -139,12 +139,12 @@ def compared(spec: RunSpec, sites: Sites, device: str) -> dict[str, Any]:
     }
 
 
-def agreement(study: str, method: str, device: str) -> dict[str, Any]:
+def agreement(study: str, method: str, device: str, kernels: str) -> dict[str, Any]:
     """Return how well captured and eager training of a study agree after 3 rounds."""
     spec = read_spec(study, {"method.name": method, "rounds": 3, "evaluate.every": 100})
     federation = labels_seen(make_method(method), spec.federation)
     sites = load_sites(spec, federation, Path())
-    return {"study": study, "method": method, **compared(spec, sites, device)}
+    return {"study": study, "method": method, **compared(spec, sites, device, kernels)}
 
 
 # --- speed ---
@@ -299,6 +299,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "eager": {"capture": "off", "lanes": 1},
     "captured": {"capture": "auto", "lanes": 1},
     "lanes": {"capture": "auto"},
+    "kernels": {"capture": "auto", "kernels": "on"},
     "compiled": {"capture": "auto", "compile": "on"},
     "bf16": {"capture": "auto", "precision": "bf16"},
     "bf16-compiled": {"capture": "auto", "compile": "on", "precision": "bf16"},
@@ -406,7 +407,9 @@ def named(text: str, known: Collection[str]) -> tuple[str, ...]:
 
 def default_paths(given: argparse.Namespace) -> tuple[str, ...]:
     """Return the paths that are timed where none are named."""
-    paths = ("captured", "lanes") if given.quick else ("eager", "captured", "lanes", "bf16")
+    paths = ("captured", "lanes", "kernels")
+    if not given.quick:
+        paths = ("eager", *paths, "bf16")
     return (*paths, "compiled") if given.compile else paths
 
 
@@ -427,7 +430,7 @@ def cases(text: str, quick: bool) -> list[tuple[str, int, int, tuple[str, ...]]]
     return found or every
 
 
-def agreements(chosen: tuple[str, ...], device: str) -> list[dict[str, Any]]:
+def agreements(chosen: tuple[str, ...], device: str, kernels: str) -> list[dict[str, Any]]:
     """Print and return how well captured and eager training agree, by study."""
     rows = []
     print("study              method     eager to itself  captured to eager")
@@ -435,7 +438,7 @@ def agreements(chosen: tuple[str, ...], device: str) -> list[dict[str, Any]]:
         if chosen and method not in chosen:
             continue
         try:
-            row = agreement(study, method, device)
+            row = agreement(study, method, device, kernels)
         except Exception as error:  # the other rows are still worth having
             row = {"study": study, "method": method, "error": f"{type(error).__name__}: {error}"}
             print(f"{study:18s} {method:10s} {row['error']}", flush=True)
@@ -457,6 +460,9 @@ def main() -> None:
         "--repeats", type=int, help="turns of the bare loop and each path; default: 3"
     )
     parser.add_argument("--compile", action="store_true", help="also with compiled networks")
+    parser.add_argument(
+        "--kernels", choices=("on", "off"), default="off", help="those that agreement is tried with"
+    )
     parser.add_argument("--only", choices=("agreement", "speed"))
     parser.add_argument("--methods", default="", help="such as fedmix,fedlsm; default: each case's")
     parser.add_argument("--cases", default="", help="such as unet-fedia:128,cnn-small:64:120")
@@ -477,7 +483,7 @@ def main() -> None:
         "speed": [],
     }
     if asked.only != "speed":
-        result["agreement"] = agreements(chosen, device)
+        result["agreement"] = agreements(chosen, device, asked.kernels)
     if asked.only != "agreement":
         paths = named(asked.paths, ENGINES) or default_paths(asked)
         print("images/s, and how many times those of the bare loop beside it")

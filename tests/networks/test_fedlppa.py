@@ -7,6 +7,7 @@ from torch import nn
 
 from consilia.networks.dual import DualUNet
 from consilia.networks.fedlppa import FedLPPANet, Parts, Prompts, channel_attention
+from consilia.networks.layers import Convolution
 from consilia.networks.unet import UNETS, UNet
 
 SHAPE = UNETS["unet-fedlppa"]
@@ -247,7 +248,7 @@ def test_prompts_can_be_left_out(parts, channels):
 
 def test_the_fusion_drops_half_of_its_middle_channels():
     fuse = faz(32).fusion.fuse
-    kinds = [nn.Conv2d, nn.BatchNorm2d, nn.LeakyReLU]
+    kinds = [Convolution, nn.BatchNorm2d, nn.LeakyReLU]
     assert [type(layer) for layer in fuse] == [*kinds, nn.Dropout, *kinds]
     assert [(c.in_channels, c.out_channels) for c in of_kind(nn.Conv2d, fuse)] == [
         (261, 128),
@@ -273,7 +274,7 @@ def test_values_are_projected_at_each_position():
 
 def test_the_mlp_works_on_each_position_and_pools_last():
     mlp = faz(32).mlp
-    hidden = [nn.Conv2d, nn.BatchNorm2d, nn.LeakyReLU]
+    hidden = [Convolution, nn.BatchNorm2d, nn.LeakyReLU]
     wanted = [*hidden, *hidden, nn.Conv2d, nn.AdaptiveAvgPool2d]
     assert [type(layer) for layer in mlp] == wanted
     shapes = [(c.in_channels, c.out_channels, c.kernel_size) for c in of_kind(nn.Conv2d, mlp)]

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from consilia.networks.classifiers import DenseNet121, SmallCNN
+from consilia.networks.layers import Convolution
 from consilia.networks.unet import UNETS, UNet, UpBlock
 
 
@@ -28,7 +29,7 @@ def test_the_decoder_of_fedlppa_on_its_wider_bottleneck():  # METHODS 3.2
 @pytest.mark.parametrize(("level", "rate"), [*enumerate((0.05, 0.1, 0.2, 0.3, 0.5))])
 def test_dropout_of_fedlppas_encoder_grows_from_level_to_level(level, rate):  # METHODS 3.2
     block = UNet(UNETS["unet-fedlppa"], 1, 2).encoder.levels[level]
-    kinds = [nn.Conv2d, nn.BatchNorm2d, nn.LeakyReLU]
+    kinds = [Convolution, nn.BatchNorm2d, nn.LeakyReLU]
     assert [type(layer) for layer in block] == [*kinds, nn.Dropout, *kinds]
     assert block[3].p == rate
     assert {(c.kernel_size, c.padding) for c in (block[0], block[4])} == {((3, 3), (1, 1))}
@@ -36,7 +37,7 @@ def test_dropout_of_fedlppas_encoder_grows_from_level_to_level(level, rate):  # 
 
 def test_fedlppas_up_blocks_project_to_the_skip_and_drop_nothing():  # METHODS 3.2
     network = UNet(UNETS["unet-fedlppa"], 1, 2)
-    kinds = [nn.Conv2d, nn.BatchNorm2d, nn.LeakyReLU]
+    kinds = [Convolution, nn.BatchNorm2d, nn.LeakyReLU]
     for up, below, skip in zip(
         network.decoder.ups, (256, 128, 64, 32), (128, 64, 32, 16), strict=True
     ):

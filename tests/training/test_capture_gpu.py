@@ -27,10 +27,11 @@ def toy(name):
 
 
 @needs_gpu
+@pytest.mark.parametrize("kernels", ["off", "on"])
 @pytest.mark.parametrize("name", METHODS)
-def test_captured_and_eager_runs_agree(name, caplog):
+def test_captured_and_eager_runs_agree(name, kernels, caplog):
     with caplog.at_level(logging.WARNING, "consilia"):
-        found = compared(*toy(name), "cuda")
+        found = compared(*toy(name), "cuda", kernels)
     assert found["agrees"], found
     eager = [r.getMessage() for r in caplog.records if "eagerly" in r.getMessage()]
     assert name in ACTS or not eager

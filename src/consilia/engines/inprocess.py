@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import COMMON, POOLED, Federation
 from consilia.engines.lanes import Lane, Lanes
-from consilia.engines.machine import choose_device, settle
+from consilia.engines.machine import choose_device, settle, why_no_kernels
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
@@ -29,6 +30,8 @@ from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
 from consilia.training.learners import make_learner
 from consilia.training.site import Workbench
+
+LOG = logging.getLogger("consilia")
 
 #: So many sites at a time fill a GPU with small networks.
 LANES = 4
@@ -148,22 +151,27 @@ def load_own(spec: RunSpec, federation: Federation, name: str, data: Path) -> Si
 def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Workbench:
     """Return the network and device that all sites share."""
     learner = method.learner(make_learner(spec.learner, federation))
+    device = choose_device(spec)
     return Workbench(
         learner,
         federation,
-        choose_device(spec),
+        device,
         spec.seed,
         capture=spec.engine.capture == "auto",
         compile_=spec.engine.compile == "on",
         precision=spec.engine.precision,
+        fused=why_no_kernels(spec, device) is None,
     )
 
 
 def make_benches(spec: RunSpec, method: AnyMethod, federation: Federation) -> tuple[Workbench, ...]:
     """Return one workbench for each lane: as many as the run file says, at most one a site."""
-    wanted = spec.engine.lanes
+    wanted, device = spec.engine.lanes, choose_device(spec)
+    why = why_no_kernels(spec, device)
+    if spec.engine.kernels == "on" and why is not None:
+        LOG.warning("engine.kernels is 'on', but PyTorch's own kernels run: %s", why)
     if wanted == "auto":
-        wanted = LANES if choose_device(spec).type == "cuda" else 1
+        wanted = LANES if device.type == "cuda" else 1
     if method.data == "pooled":
         wanted = 1
     many = min(wanted, len(federation.site))

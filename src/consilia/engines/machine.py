@@ -7,6 +7,7 @@ import os
 
 import torch
 
+from consilia import kernels
 from consilia.errors import UsageError
 from consilia.runs.spec import RunSpec
 
@@ -43,3 +44,18 @@ def keep_memory() -> None:
     if mallopt is not None:
         for name, value in _KEPT.items():
             mallopt(name, value)
+
+
+def why_no_kernels(spec: RunSpec, device: torch.device) -> str | None:
+    """Return why networks do not run on kernels of our own, or `None` where they do."""
+    if spec.engine.kernels == "off":
+        return "nobody asked for them"
+    if device.type != "cuda":
+        return "they are for a GPU"
+    if not kernels.available():
+        return "the package 'triton', which compiles them, is not installed"
+    if spec.engine.precision == "float32":
+        return "they round factors, and engine.precision is 'float32'"
+    if spec.engine.compile == "on":
+        return "engine.compile writes kernels itself"
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from consilia.networks.layers import Convolution
 from consilia.networks.unet import Decoder, UNet, UNetShape, xavier
 
 
@@ -13,7 +14,7 @@ class Branch(nn.Module):
     def __init__(self, shape: UNetShape, outputs: int, bottleneck: int | None = None) -> None:
         super().__init__()
         self.decoder = Decoder(shape, bottleneck)
-        self.head = nn.Conv2d(self.decoder.width, outputs, shape.head, padding=shape.head // 2)
+        self.head = Convolution(self.decoder.width, outputs, shape.head, padding=shape.head // 2)
         if shape.xavier:
             self.apply(xavier)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from consilia.networks.dual import Branch
+from consilia.networks.layers import Chain, Convolution
 from consilia.networks.unet import ConvBlock, UNet, UNetShape, normalisation
 
 Attention = Literal["dual", "spatial", "channel", "none"]
@@ -83,10 +84,10 @@ class SpatialAttention(nn.Module):
         super().__init__()
         narrow = max(1, width // 8)
 
-        def look(kernel: tuple[int, int]) -> nn.Sequential:
+        def look(kernel: tuple[int, int]) -> Chain:
             margin = (kernel[0] // 2, kernel[1] // 2)
-            return nn.Sequential(
-                nn.Conv2d(width, narrow, kernel, padding=margin),
+            return Chain(
+                Convolution(width, narrow, kernel, padding=margin),
                 normalisation(narrow, shape),
                 nn.ReLU(inplace=True),
             )
@@ -149,7 +150,7 @@ class Fusion(nn.Module):
         return torch.cat((features, context), 1)
 
 
-class Modulation(nn.Sequential):
+class Modulation(Chain):
     """The MLP on each position, then the mean over positions: one factor per feature map."""
 
     def __init__(self, inside: int, out: int, shape: UNetShape) -> None:
@@ -157,7 +158,7 @@ class Modulation(nn.Sequential):
         layers: list[nn.Module] = []
         widths = (inside, bottom // 2, bottom // 4)
         for a, b in pairwise(widths):
-            layers += [nn.Conv2d(a, b, 1), normalisation(b, shape), nn.LeakyReLU(inplace=True)]
+            layers += [Convolution(a, b, 1), normalisation(b, shape), nn.LeakyReLU(inplace=True)]
         super().__init__(*layers, nn.Conv2d(widths[-1], out, 1), nn.AdaptiveAvgPool2d(1))
 
 

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from consilia.networks.layers import Chain, Convolution
+
 
 class ChannelSelection(nn.Module):
     r"""Weighs the channels of a feature map by what is in it and by whose image it is.
@@ -79,12 +81,12 @@ class SelectingEncoder(nn.Module):
         return [*upper, self.selection(last)]
 
 
-class SideHead(nn.Sequential):
+class SideHead(Chain):
     """Scores of a decoder level at its own resolution: 3x3 to a hidden width, then 1x1."""
 
     def __init__(self, width: int, outputs: int, hidden: int = 512) -> None:
         super().__init__(
-            nn.Conv2d(width, hidden, 3, padding=1),
+            Convolution(width, hidden, 3, padding=1),
             nn.BatchNorm2d(hidden),
             nn.ReLU(inplace=True),
             nn.Dropout2d(0.1),

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from consilia.networks.layers import Chain, Convolution
+
 
 @dataclass(frozen=True)
 class UNetShape:
@@ -64,7 +66,7 @@ def normalisation(width: int, shape: UNetShape) -> nn.Module:
     return nn.GroupNorm(1 if width % 2 else width // 2, width)
 
 
-class ConvBlock(nn.Sequential):
+class ConvBlock(Chain):
     """Two 3x3 convolutions, each with normalisation and activation."""
 
     def __init__(
@@ -73,7 +75,7 @@ class ConvBlock(nn.Sequential):
         layers: list[nn.Module] = []
         for a, b in ((inside, middle), (middle, out)):
             active = nn.LeakyReLU(inplace=True) if shape.leaky else nn.ReLU(inplace=True)
-            convolution = nn.Conv2d(a, b, 3, padding=1, bias=shape.bias)
+            convolution = Convolution(a, b, 3, padding=1, bias=shape.bias)
             layers += [convolution, normalisation(b, shape), active]
         if dropout:
             layers.insert(3, nn.Dropout(dropout))
@@ -158,7 +160,7 @@ class UNet(nn.Module):
         super().__init__()
         self.encoder = Encoder(inputs, shape)
         self.decoder = Decoder(shape, bottleneck)
-        self.head = nn.Conv2d(self.decoder.width, outputs, shape.head, padding=shape.head // 2)
+        self.head = Convolution(self.decoder.width, outputs, shape.head, padding=shape.head // 2)
         if shape.xavier:
             self.apply(xavier)
 

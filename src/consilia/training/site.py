@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from consilia.declare import Federation, SiteDeclaration
 from consilia.errors import UsageError
+from consilia.networks.layers import Chain, fuse
 from consilia.ops.losses import ClassWeights, Weighs, label_counts, negatives_over_positives
 from consilia.payload import Layout, PackedWeights, Packing, Weights
 from consilia.training.augment import POLICIES, apply, draw
@@ -50,6 +51,7 @@ class Workbench:
         capture: bool = False,
         compile_: bool = False,
         precision: Precision = "tf32",
+        fused: bool = False,
     ) -> None:
         self.learner = learner
         self.federation = federation
@@ -58,6 +60,8 @@ class Workbench:
         self.precision = precision
         #: Training steps recorded on a GPU; `None` where every step runs eagerly.
         self.captures: Captures | None = None
+        #: Whether networks run on kernels of our own where these fit.
+        self.fused = fused
         if device.type == "cuda":
             round_factors(precision)
             self.captures = Captures(compile_=compile_) if capture else None
@@ -75,7 +79,7 @@ class Workbench:
         if name not in self._networks:
             with seeded(self.seed, "network", name):
                 network = self.learner.build().to(self.device)
-            self._networks[name] = laid_out(network)
+            self._networks[name] = laid_out(fuse(network) if self.fused else network)
             self._place(self._networks[name])
         return self._networks[name]
 
@@ -143,10 +147,11 @@ def images_at_once(size: Sequence[int], device: torch.device) -> int:
 def laid_out(network: nn.Module) -> nn.Module:
     """Return the network with its weights in the order that computes fastest.
 
-    Convolutions want channels last, on a GPU and on a CPU; group norm does not: a GPU would copy back and
-    forth, and a CPU gains nothing.
+    Convolutions want channels last, on a GPU and on a CPU; PyTorch's group norm does not: a GPU would copy
+    back and forth, and a CPU gains nothing. Our own does.
     """
-    if any(isinstance(module, nn.GroupNorm) for module in network.modules()):
+    plain = not any(isinstance(module, Chain) and module.fused for module in network.modules())
+    if plain and any(isinstance(module, nn.GroupNorm) for module in network.modules()):
         return network
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch
 

@@ -1,0 +1,24 @@
+"""The kernels compile for an H200, and what they compute with fits into its registers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_without_spilling():
+    clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("hopper.py")
+    told = subprocess.run(
+        [sys.executable, script], check=True, capture_output=True, text=True, env=clean
+    )
+    found = json.loads(told.stdout)
+    assert len(found) > 20
+    assert {name: own["stack"] for name, own in found.items() if own["stack"]} == {}
+    for name, own in found.items():
+        channels = int(name.split()[1])
+        assert channels == 1 or any("128" in read for read in own["reads"]), name

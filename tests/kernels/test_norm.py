@@ -1,0 +1,99 @@
+"""Bias, normalisation and activation in one function, against PyTorch's three in double precision."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from consilia import kernels
+from tests.kernels.support import NEAR, far, last
+
+
+def drawn(norm):
+    """Return a normalisation whose weights are not the ones it starts from."""
+    with torch.no_grad():
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+    return norm
+
+
+@pytest.mark.parametrize(
+    ("make", "channels"),
+    [
+        (lambda: nn.GroupNorm(8, 16), 16),
+        (lambda: nn.GroupNorm(3, 6), 6),  # channels that no power of two covers
+        (lambda: nn.GroupNorm(4, 32), 32),  # more than a program sees at a time
+        (lambda: nn.BatchNorm2d(16), 16),
+        (lambda: nn.BatchNorm2d(20), 20),
+    ],
+    ids=["group", "group-6", "group-32", "batch", "batch-20"],
+)
+@pytest.mark.parametrize("slope", [0.0, 0.01], ids=["relu", "leaky"])
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no-bias"])
+def test_it_is_what_pytorch_computes(make, channels, slope, biased, interpreted):
+    torch.manual_seed(channels)
+    plain = drawn(make()).double()
+    own = copy.deepcopy(plain).float().to(interpreted)
+    x = 3 + 2 * torch.randn(3, channels, 18, 21, dtype=torch.float64)
+    bias = torch.randn(channels, dtype=torch.float64) if biased else torch.zeros(channels).double()
+    g = torch.randn_like(x)
+    x_own, bias_own = (last(x).float().to(interpreted), bias.float().to(interpreted))
+    for t in (x, bias, x_own, bias_own):
+        t.requires_grad_()
+
+    wanted = F.leaky_relu(plain(x + bias[:, None, None]), slope)
+    assert kernels.fits_norm(x_own, own)
+    found = kernels.normalised(x_own, bias_own if biased else None, own, slope)
+    assert far(found, wanted) < NEAR
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+    wanted.backward(g)
+    found.backward(g.float().to(interpreted))
+    assert far(x_own.grad, x.grad) < 10 * NEAR
+    assert far(own.weight.grad, plain.weight.grad) < NEAR
+    assert far(own.bias.grad, plain.bias.grad) < NEAR
+    if biased and isinstance(plain, nn.GroupNorm):
+        assert far(bias_own.grad, bias.grad) < 10 * NEAR
+    if isinstance(plain, nn.BatchNorm2d):
+        assert far(own.running_mean, plain.running_mean) < NEAR
+        assert far(own.running_var, plain.running_var) < NEAR
+        assert int(own.num_batches_tracked) == 1
+        if biased:  # the mean takes the bias away again: theory says zero, PyTorch a rounding error
+            assert not bias_own.grad.any()
+
+
+def test_a_large_mean_does_not_drown_the_deviations(interpreted):
+    """Sums of squares less the squared mean would have nothing left of these."""
+    x = (1e4 + torch.randn(2, 16, 20, 20, dtype=torch.float64)).float()
+    own = nn.GroupNorm(8, 16).to(interpreted)
+    wanted = F.relu(F.group_norm(x.double(), 8))
+    assert far(kernels.normalised(last(x).to(interpreted), None, own, 0.0), wanted) < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("norm", "x", "why"),
+    [
+        (nn.GroupNorm(8, 16), torch.ones(1, 16, 4, 4), "channels first"),
+        (nn.GroupNorm(8, 16), last(torch.ones(1, 16, 4, 4)).double(), "double precision"),
+        (nn.GroupNorm(1, 3), last(torch.ones(1, 3, 4, 4)), "a group of three channels"),
+        (nn.GroupNorm(8, 16, affine=False), last(torch.ones(1, 16, 4, 4)), "no weights"),
+        (nn.BatchNorm2d(16).eval(), last(torch.ones(1, 16, 4, 4)), "running statistics"),
+        (nn.BatchNorm2d(16, momentum=None), last(torch.ones(1, 16, 4, 4)), "a mean over all steps"),
+        (nn.BatchNorm2d(16, track_running_stats=False), last(torch.ones(1, 16, 4, 4)), "untracked"),
+        (nn.InstanceNorm2d(16), last(torch.ones(1, 16, 4, 4)), "another normalisation"),
+        (nn.GroupNorm(8, 16), last(torch.ones(0, 16, 4, 4)), "no images"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_does_not_fit_is_left_to_pytorch(norm, x, why):
+    assert not kernels.fits_norm(x, norm), why
+
+
+def test_a_second_derivative_is_refused_and_not_wrong(interpreted):
+    x = last(torch.randn(1, 16, 8, 8, device=interpreted)).requires_grad_()
+    y = kernels.normalised(x, None, nn.GroupNorm(8, 16).to(interpreted), 0.0)
+    (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()
