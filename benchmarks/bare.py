@@ -20,6 +20,7 @@ from consilia.ops.dual import proposal, proposal_loss
 from consilia.runs.spec import RunSpec
 from consilia.training.batch import ResidentCases, orders
 from consilia.training.seeds import derive, generator
+from consilia.training.site import images_at_once
 from consilia.training.strong import strong_view, weak_view
 
 Weights = dict[str, Tensor]
@@ -65,6 +66,7 @@ def copied(network: nn.Module) -> Weights:
 
 def flipped(chance: Tensor, *parts: Tensor) -> list[Tensor]:
     """Return images and targets, each flipped left-right and up-down by chance."""
+    chance = chance.to(parts[0].device)
     for axis, drawn in ((-1, chance[0]), (-2, chance[1])):
         pick = drawn < 0.5
         parts = tuple(
@@ -82,6 +84,8 @@ def batches(
     steps = None if whole else training.steps
     drawn = orders(len(used), training.batch, 1, steps, randoms)
     plan = [(used[part], torch.rand(3, len(part), generator=randoms)) for part in drawn]
+    if cases.image.is_cuda:  # once for all batches, so that no step waits
+        plan = [(index.to(cases.image.device), chance.cuda()) for index, chance in plan]
     for index, chance in plan:
         x, y = cases.image[index].float() / 255, cases.target[index]
         if training.augment == "flips" and y.dim() == 3:
@@ -110,7 +114,7 @@ def train(
     )
     stream = stream or batches(place, place.randoms(f"batches {network}"))
     place.seed_layers("layers", network)
-    total = torch.zeros(())
+    total = torch.zeros((), device=place.cases.image.device)
     for x, y, index in stream:
         adam.zero_grad()
         value = loss(x, y, index)
@@ -124,17 +128,23 @@ def train(
 
 @torch.no_grad()
 def infer(network: nn.Module, image: Tensor) -> Tensor:
-    """Return the scores of many images, 32 at a time."""
+    """Return the scores of many images, some at a time."""
     network.eval()
-    return torch.cat([network(part) for part in torch.split(image, 32)])
+    parts = torch.split(image, images_at_once(image.shape[-2:], image.device))
+    return torch.cat([network(part) for part in parts])
 
 
 # --- losses ---
 
 
+def foreground(scores: Tensor) -> Tensor:
+    """Return the probability of the first label, from its own scores or beside those of the background."""
+    return scores[:, 0].sigmoid() if scores.shape[1] == 1 else scores.softmax(1)[:, 1]
+
+
 def dice_foreground(scores: Tensor, y: Tensor) -> Tensor:
     """Return FedIA's Dice loss."""
-    p, y = scores.softmax(1)[:, 1].flatten(1), (y > 0).float().flatten(1)
+    p, y = foreground(scores).flatten(1), (y > 0).float().flatten(1)
     return (1 - 2 * (p * y).sum(1) / (p.sum(1) + y.sum(1) + 1e-4)).mean()
 
 
@@ -198,7 +208,7 @@ def fedia(place: Place) -> Weights:
     """Train, then look once at every image."""
     network, cases = place.network, place.cases
     weights = fedavg(place)
-    p, y = infer(network, cases.image.float() / 255).softmax(1)[:, 1], cases.target > 0
+    p, y = foreground(infer(network, cases.image.float() / 255)), cases.target > 0
     dice_foreground(torch.stack((1 - p, p), 1).log(), y)
     sure = p > 0.5
     float((sure & y).sum() / (sure | y).sum().clamp(min=1))
@@ -227,6 +237,22 @@ def fedmix(place: Place) -> Weights:
         train(place, loss, name, stream=((view[part], labels[part], part) for part in parts))
     copied(second)
     return copied(first)
+
+
+def fedmix_masks(place: Place) -> Weights:
+    """Where there are masks: two networks trained."""
+    for name, weights in (("main", place.down.first), ("second", place.down.second)):
+        network = place.networks[name]
+        load(network, weights)
+
+        def loss(
+            x: Tensor, y: Tensor, _: Tensor, module: nn.Module = network
+        ) -> Tensor:  # bound here, for the loop goes on
+            return dice_flat(module(x).sigmoid(), y.float())
+
+        train(place, loss, name)
+    copied(place.networks["second"])
+    return copied(place.network)
 
 
 def fedst(place: Place) -> Weights:

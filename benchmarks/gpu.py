@@ -32,16 +32,18 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from benchmarks.bare import Place, fedia, fedlppa, fedmix, fedmix_masks
 from benchmarks.costs import FAMILIES, SHORT
 from benchmarks.harness import spread, told, write
 from consilia.datasets.contract import Cases, SiteData
-from consilia.engines.inprocess import load_sites, run_in_process
+from consilia.engines.inprocess import load_sites, make_bench, make_start, run_in_process
 from consilia.methods import METHODS, labels_seen, make_method, why_not
 from consilia.runs.spec import RunSpec, read_spec
 from consilia.runs.store import RunFolder
+from consilia.training.batch import ResidentCases
 from consilia.training.learner import CLASSIFIERS, NETWORKS, PlainLearner
 from consilia.training.seeds import derive, generator
-from consilia.training.site import laid_out
+from consilia.training.site import Site, laid_out
 from consilia.weaken import weaken
 
 SITES = ("one", "two", "three", "four")
@@ -77,7 +79,7 @@ HALF = frozenset(FAMILIES["phantom-mixed@uul"].split()) - {"fedavg"}
 MARKED = {"one": ["a", "b"], "two": ["b", "c"], "three": ["a", "c"], "four": ["a", "b", "c"]}
 #: Settings under which the rounds that are timed are of the method's main stage.
 SETTINGS: dict[str, dict[str, object]] = {
-    **{name: SHORT[name] for name in ("fedmix", "fedala", "fedicra")},
+    **{name: SHORT[name] for name in ("fedmix", "fedala", "fedicra", "fedlppa")},
     **{name: {"warmup": 0.0} for name in ("fedst", "fedrgd", "fssl")},
     "fednoro": {"warmup": 1},
 }
@@ -119,11 +121,11 @@ def far(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     return (square / sum(float(one[n].double().square().sum()) for n in names)) ** 0.5
 
 
-def compared(spec: RunSpec, sites: Sites, device: str, kernels: str = "off") -> dict[str, Any]:
+def compared(spec: RunSpec, sites: Sites, device: str, kernels: str = "auto") -> dict[str, Any]:
     """Compare captured training in lanes with eager training, and eager training with itself."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        eager = {"capture": "off", "lanes": 1}
+        eager = {"capture": "off", "lanes": 1, "kernels": "off"}
         ways = {"eager": eager, "again": eager, "captured": {"lanes": 4, "kernels": kernels}}
         for name, engine in ways.items():
             table = spec.model_dump()
@@ -285,6 +287,50 @@ def bare(spec: RunSpec, sites: Sites) -> float:
     return seconds_per_round(run)
 
 
+def own_bare(spec: RunSpec, sites: Sites) -> float:
+    """Return the seconds of a round of the method's own arithmetic in one eager script, without averaging."""
+    made, before = make_method(spec.method.name, spec.method.settings), OWN[spec.method.name][1]
+    federation = labels_seen(made, spec.federation)
+    bench = make_bench(spec, made, federation)
+    cases = {
+        name: ResidentCases.of(data.train, data.view, bench.device, federation.exclusive)
+        for name, data in sites.items()
+    }
+
+    def site(name: str, number: int) -> Site:
+        bench.enter(name)
+        place = (name, federation, bench, cases[name], spec.training, spec.seed, number)
+        return Site(*place, spec.rounds)
+
+    server = made.start(
+        make_start(spec, federation, bench), {n: made.introduce(site(n, 1)) for n in sites}
+    )
+    memories: dict[str, Any] = dict.fromkeys(sites)
+    for number in range(1, before + 1):
+        ups = {}
+        for name in sites:
+            down = made.broadcast(server, name)
+            ups[name], memories[name] = made.local_update(down, memories[name], site(name, number))
+        server = made.aggregate(server, ups)
+    downs = {name: made.broadcast(server, name) for name in sites}
+    names = ("main", "second") if spec.method.name == "fedmix" else ("main",)
+    networks = {name: laid_out(bench.learner.build().to(bench.device)) for name in names}
+
+    def run(ended: Callable[[], None]) -> None:
+        for _ in range(ROUNDS):
+            for name in sites:
+                for network in networks.values():
+                    bench.learner.place(network, federation, name)
+                given = (downs[name], memories[name])
+                place = Place(spec, name, before + 1, cases[name], networks, *given)
+                marked = spec.federation[name].supervision != "none"
+                loop = fedmix_masks if marked and len(names) > 1 else OWN[spec.method.name][0]
+                loop(place)
+            ended()
+
+    return seconds_per_round(run)
+
+
 def memory_gib() -> float:
     """Return the most memory of the card that was in use."""
     return torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_initialized() else 0.0
@@ -295,11 +341,18 @@ def trained_images(method: str, images: int) -> int:
     return len(SITES) * images * (2 if method == "fedmix" else 1)
 
 
+#: Bare loops of methods' own arithmetic, and the rounds that come before one like those that are timed.
+OWN: dict[str, tuple[Callable[[Place], Any], int]] = {
+    "fedmix": (fedmix, 1),
+    "fedia": (fedia, 1),
+    "fedlppa": (fedlppa, 2),
+}
+
 ENGINES: dict[str, dict[str, Any]] = {
-    "eager": {"capture": "off", "lanes": 1},
-    "captured": {"capture": "auto", "lanes": 1},
-    "lanes": {"capture": "auto"},
-    "kernels": {"capture": "auto", "kernels": "on"},
+    "eager": {"capture": "off", "lanes": 1, "kernels": "off"},
+    "captured": {"capture": "auto", "lanes": 1, "kernels": "off"},
+    "lanes": {"capture": "auto", "kernels": "off"},
+    "kernels": {"capture": "auto"},
     "compiled": {"capture": "auto", "compile": "on"},
     "bf16": {"capture": "auto", "precision": "bf16"},
     "bf16-compiled": {"capture": "auto", "compile": "on", "precision": "bf16"},
@@ -312,7 +365,8 @@ def turns(
     """Let the bare loop and the paths of one method take turns; return images per second, and ratios."""
     plain = spec_of(network, size, "fedavg", device=given.device)
     bare_sites, sites = made(plain, images), made(spec_of(network, size, method), images)
-    rates: dict[str, list[float]] = {name: [] for name in ("bare", *paths)}
+    beside = ("bare", "own") if method in OWN else ("bare",)
+    rates: dict[str, list[float]] = {name: [] for name in (*beside, *paths)}
     row: dict[str, Any] = {"network": network, "size": size, "images": images, "method": method}
     for turn in range(given.repeats):
         for name in [*rates][:: -1 if turn % 2 else 1]:
@@ -321,6 +375,11 @@ def turns(
             try:
                 if name == "bare":
                     rate = trained_images("fedavg", images) / bare(plain, bare_sites)
+                elif name == "own":
+                    spec = spec_of(
+                        network, size, method, capture="off", kernels="off", device=given.device
+                    )
+                    rate = trained_images(method, images) / own_bare(spec, sites)
                 else:
                     engine = {**ENGINES[name], "device": given.device}
                     spec = spec_of(network, size, method, **engine)
@@ -331,10 +390,11 @@ def turns(
             row[f"{name}_gib"] = max(row.get(f"{name}_gib", 0.0), memory_gib())
     for name, each in rates.items():
         row[name] = statistics.median(each)
-        if name != "bare":
-            row[f"{name}_ratios"] = spread(
-                [own / beside for own, beside in zip(each, rates["bare"], strict=True)]
-            )
+        for loop, suffix in zip(beside, ("", "_own"), strict=False):
+            if name not in beside:
+                pairs = zip(each, rates[loop], strict=True)
+                row[f"{name}_ratios{suffix}"] = spread([mine / base for mine, base in pairs])
+        if name not in beside:
             row[f"{name}_to_bare"] = row[f"{name}_ratios"]["median"]
     return row
 
@@ -363,13 +423,16 @@ def speed(
             continue
         row = turns(network, size, method, images, paths, given)
         rows.append(row)
-        print(f"{network:14s} {size:4d} px {method:10s} bare {row['bare']:6.0f}", flush=True)
+        own = f", with its own arithmetic {row['own']:6.0f}" if "own" in row else ""
+        print(f"{network:14s} {size:4d} px {method:10s} bare {row['bare']:6.0f}{own}", flush=True)
         for name in paths:
             line = f"  {name:12s} {row[name]:6.0f}, x {told(row[f'{name}_ratios'])}"
             if rows[0]["method"] == "fedavg":  # both over the bare loop beside them
                 beside = row[f"{name}_to_bare"] / rows[0][f"{name}_to_bare"]
                 row[f"{name}_to_fedavg"] = beside
                 line += f", {beside:.2f} of FedAvg's"
+            if "own" in row:
+                line += f"; of its own bare loop x {told(row[f'{name}_ratios_own'])}"
             print(line + f"  {row.get(f'{name}_error', '')}".rstrip(), flush=True)
     return rows
 
@@ -461,7 +524,10 @@ def main() -> None:
     )
     parser.add_argument("--compile", action="store_true", help="also with compiled networks")
     parser.add_argument(
-        "--kernels", choices=("on", "off"), default="off", help="those that agreement is tried with"
+        "--kernels",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="agreement is tried with them",
     )
     parser.add_argument("--only", choices=("agreement", "speed"))
     parser.add_argument("--methods", default="", help="such as fedmix,fedlsm; default: each case's")

@@ -11,14 +11,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from consilia.kernels import conv, norm
+from consilia.kernels import conv, norm, sample
 
 H200 = GPUTarget("cuda", 90, 32)
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 #: Numbers that Triton finds to be multiples of 16 at the sizes that are trained.
-EVEN = {"rows", "per", "pixels", "H", "W"}
-REALS = {"momentum", "eps", "slope"}
-WHOLE = EVEN | {"chunks", "by_out", "by_tap", "by_in"}
+EVEN = {"rows", "per", "pixels", "H", "W", "h", "w", "S", "B", "C", "many"}
+REALS = {"momentum", "eps", "slope", "down", "across"}
+WHOLE = EVEN | {"chunks", "by_out", "by_tap", "by_in", "parts"}
 
 
 def compiled(kernel, fixed, **options):
@@ -30,7 +30,9 @@ def compiled(kernel, fixed, **options):
         **dict.fromkeys(fixed, "constexpr"),
     }
     even = [
-        place for place, (name, kind) in enumerate(kinds.items()) if kind[0] == "*" or name in EVEN
+        place
+        for place, (name, kind) in enumerate(kinds.items())
+        if kind[0] == "*" or (name in EVEN and name not in fixed)
     ]
     source = ASTSource(
         kernel, kinds, constexprs=fixed, attrs={(p,): [["tt.divisibility", 16]] for p in even}
@@ -53,31 +55,53 @@ def compiled(kernel, fixed, **options):
     }
 
 
-def main():
-    found = {}
-    for channels, size in ((16, 2), (16, 1), (32, 2)):
-        fixed = {"C": channels, "BP": norm.ROWS, "BC": norm.CHANNELS}
+def norms():
+    """Yield the kernels of normalisation, of group norm and of batch norm."""
+    for channels, size in ((16, 2), (16, 1), (32, 2), (64, 1), (64, 2)):
+        together = norm.NARROW if channels < norm.MANY else norm.WIDE
+        fixed = {"C": channels, "BP": norm.ROWS, "BC": together}
         merged = {**fixed, "SIZE": size, "CHUNKS": 256}
         kinds = {
-            "_sum_squares": fixed,
-            "_apply": {**merged, "BIASED": True, "RUNNING": size == 1},
-            "_sum_gradients": fixed,
-            "_gradients": merged,
+            norm._sum_squares: fixed,
+            norm._apply: {**merged, "BIASED": True, "RUNNING": size == 1},
+            norm._sum_gradients: fixed,
+            norm._gradients: merged,
+            norm._scale: {**fixed, "BIASED": True},
         }
-        for name, given in kinds.items():
-            own = compiled(getattr(norm, name), given, num_warps=norm.WARPS)
-            found[f"{name} {channels} {size}"] = own
-    for inside, out in ((1, 16), (16, 16), (32, 16), (16, 32), (32, 32)):
+        for kernel, given in kinds.items():
+            yield kernel, f"{channels} {size}", given, {"num_warps": norm.WARPS}
+
+
+def convolutions():
+    """Yield the kernels of convolutions."""
+    options = {"num_warps": conv.WARPS, "num_stages": conv.STAGES}
+    for inside, out in ((1, 16), (16, 16), (32, 16), (16, 32), (32, 32), (64, 32), (64, 64)):
         fixed = {"CI": inside, "CO": out, "BP": conv.PIXELS}
-        fixed |= {"J": conv._padded(3 * inside), "BO": conv._padded(out)}
-        options = {"num_warps": conv.WARPS, "num_stages": conv.STAGES}
-        own = compiled(conv._weigh, fixed, **options)
-        found[f"_weigh {inside} {out}"] = own
-        if min(inside, out) <= conv.FEWEST:
+        own, their = min(inside, conv.BLOCK), min(conv._padded(out), conv.BLOCK)
+        blocks = {"BI": own, "J": conv._padded(3 * own), "BO": their, "BP": conv.FEWER}
+        yield conv._weigh, f"{inside} {out}", {**fixed, **blocks}, options
+        if inside * out <= conv.FEWEST:
+            fixed |= {"J": conv._padded(3 * inside), "BO": conv._padded(out)}
             for flip in (False, True):
                 ways = {"FLIP": flip, "BIASED": not flip}
-                own = compiled(conv._convolve, {**fixed, **ways}, **options)
-                found[f"_convolve {inside} {out} {flip}"] = own
+                yield conv._convolve, f"{inside} {out} {flip}", {**fixed, **ways}, options
+    yield conv._add, "16", {"PARTS": 512, "BC": conv.COLUMNS}, {"num_warps": conv.WARPS}
+
+
+def samples():
+    """Yield the kernels between levels."""
+    for channels in (16, 64):
+        block = sample._block(channels)
+        options = {"num_warps": block.pop("num_warps")}
+        for kernel in (sample._largest, sample._to_largest, sample._join):
+            yield kernel, str(channels), block, options
+        yield sample._part, str(channels), {**block, "REACH": sample.REACH}, options
+
+
+def main():
+    found = {}
+    for kernel, name, fixed, options in (*norms(), *convolutions(), *samples()):
+        found[f"{kernel.fn.__name__} {name}"] = compiled(kernel, fixed, **options)
     json.dump(found, sys.stdout, indent=1)
 
 

@@ -11,7 +11,18 @@ from tests.kernels.support import NEAR, far, last
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no-bias"])
 @pytest.mark.parametrize(
     ("inside", "out"),
-    [(1, 16), (16, 16), (32, 16), (16, 32), (16, 4), (3, 5), (32, 32), (20, 30)],
+    [
+        (1, 16),
+        (16, 16),
+        (32, 16),
+        (16, 32),
+        (16, 4),
+        (3, 5),
+        (32, 32),
+        (20, 30),
+        (64, 40),
+        (40, 64),
+    ],
     ids=str,
 )
 def test_it_is_what_pytorch_computes(inside, out, biased, interpreted):
@@ -50,7 +61,7 @@ def test_an_image_does_not_reach_its_neighbour(interpreted):
 @pytest.mark.parametrize(
     ("layer", "x"),
     [
-        (nn.Conv2d(16, 64, 3, padding=1), last(torch.ones(1, 16, 4, 4))),
+        (nn.Conv2d(16, 80, 3, padding=1), last(torch.ones(1, 16, 4, 4))),
         (nn.Conv2d(16, 16, 1), last(torch.ones(1, 16, 4, 4))),
         (nn.Conv2d(16, 16, 3), last(torch.ones(1, 16, 4, 4))),
         (nn.Conv2d(16, 16, 3, padding=1, stride=2), last(torch.ones(1, 16, 4, 4))),

@@ -130,24 +130,48 @@ def test_a_run_on_our_kernels_comes_to_the_same(name, tmp_path, monkeypatch, int
     assert fused["mean"]["dice"] == pytest.approx(plain["mean"]["dice"], abs=0.02)
 
 
+@pytest.fixture
+def card(monkeypatch):
+    """Say what the card is; by default one on which the kernels run."""
+
+    def be(*, available=True, fits=True, measured=True):
+        monkeypatch.setattr("consilia.kernels.available", lambda: available)
+        monkeypatch.setattr("consilia.kernels.fit_on", lambda device: fits)
+        monkeypatch.setattr("consilia.kernels.measured_on", lambda device: measured)
+
+    be()
+    return be
+
+
 @pytest.mark.parametrize(
     ("device", "changes", "why"),
     [
-        (CUDA, [], "nobody"),
+        (CUDA, ["engine.kernels=off"], "off"),
+        (CPU, [], "for a GPU"),
         (CPU, ["engine.kernels=on"], "for a GPU"),
-        (CUDA, ["engine.kernels=on", "engine.precision=float32"], "round"),
-        (CUDA, ["engine.kernels=on", "engine.compile=on"], "compile"),
+        (CUDA, ["engine.precision=float32"], "round"),
+        (CUDA, ["engine.compile=on"], "compile"),
     ],
 )
-def test_why_pytorchs_kernels_run(device, changes, why):
+def test_why_pytorchs_kernels_run(device, changes, why, card):
     assert why in why_no_kernels(with_changes(spec_for("fedavg"), *changes), device)
 
 
-def test_they_run_where_a_card_and_a_compiler_are(monkeypatch):
-    spec = with_changes(spec_for("fedavg"), "engine.kernels=on")
+@pytest.mark.parametrize("wanted", ["auto", "on"])
+def test_they_run_where_a_card_and_a_compiler_are(wanted, card):
+    spec = with_changes(spec_for("fedavg"), f"engine.kernels={wanted}")
     assert why_no_kernels(spec, CUDA) is None
-    monkeypatch.setattr("consilia.kernels.available", lambda: False)
+    card(available=False)
     assert "triton" in why_no_kernels(spec, CUDA)
+    card(fits=False)
+    assert "shared memory" in why_no_kernels(spec, CUDA)
+
+
+def test_a_kind_of_card_they_were_not_measured_on_must_be_asked_for(card):
+    card(measured=False)
+    spec = spec_for("fedavg")
+    assert "measured" in why_no_kernels(spec, CUDA)
+    assert why_no_kernels(with_changes(spec, "engine.kernels=on"), CUDA) is None
 
 
 def test_a_run_that_asks_for_them_in_vain_is_told(tmp_path, caplog):

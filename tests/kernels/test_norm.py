@@ -27,8 +27,10 @@ def drawn(norm):
         (lambda: nn.GroupNorm(4, 32), 32),  # more than a program sees at a time
         (lambda: nn.BatchNorm2d(16), 16),
         (lambda: nn.BatchNorm2d(20), 20),
+        (lambda: nn.GroupNorm(35, 70), 70),  # many, and no multiple of what a program sees
+        (lambda: nn.BatchNorm2d(96), 96),
     ],
-    ids=["group", "group-6", "group-32", "batch", "batch-20"],
+    ids=["group", "group-6", "group-32", "batch", "batch-20", "group-70", "batch-96"],
 )
 @pytest.mark.parametrize("slope", [0.0, 0.01], ids=["relu", "leaky"])
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no-bias"])
@@ -62,6 +64,25 @@ def test_it_is_what_pytorch_computes(make, channels, slope, biased, interpreted)
         assert int(own.num_batches_tracked) == 1
         if biased:  # the mean takes the bias away again: theory says zero, PyTorch a rounding error
             assert not bias_own.grad.any()
+
+
+@pytest.mark.parametrize("channels", [16, 20, 96])
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no-bias"])
+def test_running_statistics_are_used_where_nobody_wants_a_gradient(channels, biased, interpreted):
+    torch.manual_seed(channels)
+    plain = drawn(nn.BatchNorm2d(channels)).double().eval()
+    nn.init.normal_(plain.running_mean)
+    nn.init.uniform_(plain.running_var, 0.5, 2.0)
+    own = copy.deepcopy(plain).float().to(interpreted)
+    x = torch.randn(3, channels, 18, 21, dtype=torch.float64)
+    bias = torch.randn(channels, dtype=torch.float64) if biased else torch.zeros(channels).double()
+    x_own, bias_own = last(x).float().to(interpreted), bias.float().to(interpreted)
+    assert not kernels.fits_norm(x_own, own), "gradients are PyTorch's"
+    with torch.no_grad():
+        assert kernels.fits_norm(x_own, own)
+        found = kernels.normalised(x_own, bias_own if biased else None, own, 0.01)
+        assert far(found, F.leaky_relu(plain(x + bias[:, None, None]), 0.01)) < NEAR
+    assert int(own.num_batches_tracked) == 0
 
 
 def test_a_large_mean_does_not_drown_the_deviations(interpreted):

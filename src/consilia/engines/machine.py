@@ -49,7 +49,7 @@ def keep_memory() -> None:
 def why_no_kernels(spec: RunSpec, device: torch.device) -> str | None:
     """Return why networks do not run on kernels of our own, or `None` where they do."""
     if spec.engine.kernels == "off":
-        return "nobody asked for them"
+        return "engine.kernels is 'off'"
     if device.type != "cuda":
         return "they are for a GPU"
     if not kernels.available():
@@ -58,4 +58,8 @@ def why_no_kernels(spec: RunSpec, device: torch.device) -> str | None:
         return "they round factors, and engine.precision is 'float32'"
     if spec.engine.compile == "on":
         return "engine.compile writes kernels itself"
+    if not kernels.fit_on(device):
+        return "this card has too little shared memory for them"
+    if spec.engine.kernels == "auto" and not kernels.measured_on(device):
+        return "they were not measured on this kind of card; engine.kernels = 'on' takes them"
     return None

@@ -7,6 +7,7 @@ has a plain equivalent in PyTorch, which runs wherever a kernel does not fit; th
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +15,28 @@ from torch import Tensor, nn
 
 #: What a kernel looks at together is a power of two of channels, and groups must not cross its bounds.
 TOGETHER = 16
-#: Offsets into a tensor are 32-bit numbers in the convolution's kernels.
+#: Offsets into a tensor are 32-bit numbers in all kernels but the norm's.
 MOST = 2**31
+#: Compute capability of the cards on which they were measured: Hopper.
+MEASURED = 9
+#: What the largest kernel asks of a processor's shared memory, in bytes; `tests/kernels/hopper.py` tells.
+SHARED = 106_496
 
 
 def available() -> bool:
     """Whether there is a compiler for the kernels."""
     return find_spec("triton") is not None
+
+
+def measured_on(device: torch.device) -> bool:
+    """Whether a card is of the kind on which the kernels were measured."""
+    return torch.cuda.get_device_capability(device)[0] == MEASURED
+
+
+def fit_on(device: torch.device) -> bool:
+    """Whether a card has the shared memory that the kernels need."""
+    card: Any = torch.cuda.get_device_properties(device)
+    return bool(card.shared_memory_per_block_optin >= SHARED)
 
 
 def fits_norm(x: Tensor, norm: nn.Module) -> bool:
@@ -31,9 +47,9 @@ def fits_norm(x: Tensor, norm: nn.Module) -> bool:
         return False
     if isinstance(norm, nn.GroupNorm):
         return norm.affine and TOGETHER % (norm.num_channels // norm.num_groups) == 0
-    if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None:
+    if not isinstance(norm, nn.BatchNorm2d) or norm.running_mean is None or not norm.affine:
         return False
-    return norm.training and norm.momentum is not None and norm.affine
+    return norm.momentum is not None if norm.training else not torch.is_grad_enabled()
 
 
 def normalised(x: Tensor, bias: Tensor | None, norm: nn.Module, slope: float) -> Tensor:
@@ -41,8 +57,10 @@ def normalised(x: Tensor, bias: Tensor | None, norm: nn.Module, slope: float) ->
 
     The gradient of a bias before batch norm is exactly zero here, as in theory, and not a rounding error.
     """
-    from consilia.kernels.norm import Normalised  # compiles nothing, but wants Triton
+    from consilia.kernels.norm import Normalised, scaled  # compiles nothing, but wants Triton
 
+    if isinstance(norm, nn.BatchNorm2d) and not norm.training:
+        return scaled(x, bias, norm, slope)
     running, groups, momentum = None, 0, 0.0
     if isinstance(norm, nn.GroupNorm):
         groups = norm.num_groups
@@ -82,4 +100,39 @@ def convolved(x: Tensor, layer: nn.Conv2d, bias: Tensor | None) -> Tensor:
     from consilia.kernels.conv import Convolved
 
     y: Tensor = Convolved.apply(x, layer.weight, bias)  # type: ignore[no-untyped-call]  # torch
+    return y
+
+
+def _fits_sampling(*maps: Tensor) -> bool:
+    """Whether feature maps lie as the kernels between levels read them."""
+    return all(
+        x.dim() == 4
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and x.dtype == maps[0].dtype
+        and 0 < x.numel() < MOST
+        for x in maps
+    )
+
+
+def halved(x: Tensor) -> Tensor:
+    """Return the largest of each two by two pixels."""
+    if not _fits_sampling(x) or any(side % 2 for side in x.shape[-2:]):
+        return F.max_pool2d(x, 2)
+    from consilia.kernels.sample import Halved
+
+    y: Tensor = Halved.apply(x)  # type: ignore[no-untyped-call]  # torch
+    return y
+
+
+def joined(skip: Tensor, below: Tensor) -> Tensor:
+    """Return a feature map, and beside it a smaller one enlarged to its size."""
+    small, large = below.shape[-2:], skip.shape[-2:]
+    doubled = all(b == 2 * a and a > 1 for a, b in zip(small, large, strict=True))
+    if not doubled or not _fits_sampling(skip, below):
+        below = F.interpolate(below, size=large, mode="bilinear", align_corners=True)
+        return torch.cat((skip, below), 1)
+    from consilia.kernels.sample import Joined
+
+    y: Tensor = Joined.apply(skip, below)  # type: ignore[no-untyped-call]  # torch
     return y

@@ -14,11 +14,13 @@ import torch
 import triton
 import triton.language as tl
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-#: Channels and rows that a program sees at a time, and how many programs fill a card.
-CHANNELS, ROWS, PROGRAMS, WARPS = 16, 256, 264, 4
+#: Channels that a program sees at a time, of few and of many, and from how many on they are many.
+NARROW, WIDE, MANY = 16, 32, 64
+#: Rows that a program sees at a time, and how many programs fill a card.
+ROWS, PROGRAMS, WARPS = 256, 528, 4
 
 
 @triton.jit
@@ -179,6 +181,38 @@ def _gradients(
         tl.store(dx + where, d, mask=here)
 
 
+@triton.jit
+def _scale(
+    x, mean, var, bias, weight, shift, y, rows, eps, slope,
+    C, BIASED: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Normalise by statistics that are given, scale, shift and rectify a program's rows."""
+    row = tl.program_id(0).to(tl.int64) * BP + tl.arange(0, BP)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    known = c < C
+    middle = tl.load(mean + c, mask=known, other=0.0)
+    if BIASED:
+        middle -= tl.load(bias + c, mask=known, other=0.0)
+    a = tl.rsqrt(tl.load(var + c, mask=known, other=1.0) + eps)
+    a *= tl.load(weight + c, mask=known, other=0.0)
+    b = tl.load(shift + c, mask=known, other=0.0) - middle * a
+    here = (row < rows)[:, None] & known[None, :]
+    where = row[:, None] * C + c[None, :]
+    v = tl.load(x + where, mask=here, other=0.0).to(tl.float32) * a[None, :] + b[None, :]
+    tl.store(y + where, tl.where(v > 0, v, v * slope), mask=here)
+
+
+def scaled(x: Tensor, bias: Tensor | None, norm: nn.BatchNorm2d, slope: float) -> Tensor:
+    """Return `leaky_relu(norm(x + bias), slope)` by the norm's running statistics; no gradients."""
+    grid, y = _Grid(x, 1, batch=True), torch.empty_like(x)
+    programs = (triton.cdiv(grid.rows, ROWS), grid.programs[2])
+    _scale[programs](
+        x, norm.running_mean, norm.running_var, y if bias is None else bias, norm.weight,
+        norm.bias, y, grid.rows, norm.eps, slope, BIASED=bias is not None, **grid.fixed,
+    )  # fmt: skip
+    return y
+
+
 class _Grid:
     """How a feature map is parted among programs."""
 
@@ -186,12 +220,13 @@ class _Grid:
         images, self.channels, height, width = x.shape
         self.images = 1 if batch else images
         self.rows = x.numel() // (self.images * self.channels)
-        columns = triton.cdiv(self.channels, CHANNELS)
+        together = NARROW if self.channels < MANY else WIDE
+        columns = triton.cdiv(self.channels, together)
         wanted = max(1, PROGRAMS // (self.images * columns))
         self.per = triton.cdiv(triton.cdiv(self.rows, min(wanted, 256)), ROWS) * ROWS
         self.chunks = triton.cdiv(self.rows, self.per)
         self.programs = (self.images, self.chunks, columns)
-        self.fixed = {"C": self.channels, "BP": ROWS, "BC": CHANNELS, "num_warps": WARPS}
+        self.fixed = {"C": self.channels, "BP": ROWS, "BC": together, "num_warps": WARPS}
         self.merged = {"SIZE": size, "CHUNKS": 16 if self.chunks <= 16 else 256}
 
     def sums(self, x: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from consilia import kernels
@@ -47,10 +49,34 @@ class Chain(nn.Sequential):
         return x
 
 
+class Halve(nn.Module):
+    """The largest of each two by two pixels."""
+
+    fused = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the smaller feature map."""
+        return kernels.halved(x) if self.fused else F.max_pool2d(x, 2)
+
+
+class Join(nn.Module):
+    """A feature map, and beside it a smaller one enlarged to its size, bilinearly from corner to corner."""
+
+    fused = False
+
+    def forward(self, skip: Tensor, below: Tensor) -> Tensor:
+        """Return both in one feature map."""
+        if self.fused:
+            return kernels.joined(skip, below)
+        size = skip.shape[-2:]
+        below = F.interpolate(below, size=size, mode="bilinear", align_corners=True)
+        return torch.cat((skip, below), 1)
+
+
 def fuse(network: nn.Module) -> nn.Module:
     """Let a network's layers run fused."""
     for module in network.modules():
-        if isinstance(module, Convolution | Chain):
+        if isinstance(module, Convolution | Chain | Halve | Join):
             module.fused = True
     return network
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consilia.networks.layers import Chain, Convolution
+from consilia.networks.layers import Chain, Convolution, Halve, Join
 
 
 @dataclass(frozen=True)
@@ -88,16 +86,14 @@ class UpBlock(nn.Module):
     def __init__(self, below: int, skip: int, out: int, shape: UNetShape) -> None:
         super().__init__()
         self.project = nn.Conv2d(below, skip, 1) if shape.project else nn.Identity()
+        self.join = Join()
         joined = 2 * skip if shape.project else below + skip
         middle = out if shape.project else joined // 2
         self.block = ConvBlock(joined, middle, out, shape)
 
     def forward(self, below: Tensor, skip: Tensor) -> Tensor:
         """Return the features at the skip's resolution."""
-        below = F.interpolate(
-            self.project(below), size=skip.shape[-2:], mode="bilinear", align_corners=True
-        )
-        return self.block(torch.cat((skip, below), 1))  # type: ignore[no-any-return]  # nn.Module
+        return self.block(self.join(skip, self.project(below)))  # type: ignore[no-any-return]  # nn.Module
 
 
 class Encoder(nn.Module):
@@ -107,6 +103,7 @@ class Encoder(nn.Module):
         super().__init__()
         rates = shape.dropout or (0.0,) * len(shape.channels)
         widths = (inputs, *shape.channels)
+        self.halve = Halve()
         self.levels = nn.ModuleList(
             ConvBlock(a, b, b, shape, rate)
             for a, b, rate in zip(widths[:-1], widths[1:], rates, strict=True)
@@ -116,7 +113,7 @@ class Encoder(nn.Module):
         """Return the features of each level."""
         features = []
         for depth, level in enumerate(self.levels):
-            x = level(F.max_pool2d(x, 2) if depth else x)
+            x = level(self.halve(x) if depth else x)
             features.append(x)
         return features
 

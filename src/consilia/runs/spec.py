@@ -55,7 +55,7 @@ class EngineSettings(Declared):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     capture: Literal["auto", "off"] = "auto"
     compile: Literal["on", "off"] = "off"
-    kernels: Literal["on", "off"] = "off"
+    kernels: Literal["auto", "on", "off"] = "auto"
     precision: Literal["tf32", "float32", "bf16"] = "tf32"
     lanes: Count | Literal["auto"] = "auto"
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
