@@ -286,7 +286,9 @@ def mixed(
     network = place.network
     named = {name: p for name, p in network.named_parameters() if name in share}
     buffers = {name: b.clone() for name, b in network.named_buffers()}
-    share = {name: share[name].clone() for name in named}
+    device = place.cases.image.device
+    own, server = ({n: each[n].to(device) for n in named} for each in (own, server))
+    share = {name: share[name].to(device, copy=True) for name in named}
 
     def mix() -> None:
         with torch.no_grad():

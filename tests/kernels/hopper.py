@@ -17,14 +17,17 @@ H200 = GPUTarget("cuda", 90, 32)
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 #: Numbers that Triton finds to be multiples of 16 at the sizes that are trained.
 EVEN = {"rows", "per", "pixels", "H", "W", "h", "w", "S", "B", "C", "many"}
+#: Feature maps and their gradients, which may be bfloat16.
+MAPS = {"x", "y", "dx", "dy", "skip", "below", "dbelow"}
 REALS = {"momentum", "eps", "slope", "down", "across"}
 WHOLE = EVEN | {"chunks", "by_out", "by_tap", "by_in", "parts"}
 
 
-def compiled(kernel, fixed, **options):
+def compiled(kernel, fixed, maps="fp32", **options):
     """Return registers, stack and shared memory of a kernel, and how wide it reads."""
     kinds = {
         **dict.fromkeys(kernel.arg_names, "*fp32"),
+        **{name: f"*{maps}" for name in kernel.arg_names if name in MAPS},
         **{name: "fp32" for name in kernel.arg_names if name in REALS},
         **{name: "i32" for name in kernel.arg_names if name in WHOLE},
         **dict.fromkeys(fixed, "constexpr"),
@@ -102,6 +105,9 @@ def main():
     found = {}
     for kernel, name, fixed, options in (*norms(), *convolutions(), *samples()):
         found[f"{kernel.fn.__name__} {name}"] = compiled(kernel, fixed, **options)
+    for kernel, name, fixed, options in (*norms(), *samples()):
+        own = compiled(kernel, fixed, "bf16", **options)
+        found[f"{kernel.fn.__name__} {name} bf16"] = own
     json.dump(found, sys.stdout, indent=1)
 
 

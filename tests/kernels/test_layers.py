@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from consilia import kernels
 from consilia.engines import inprocess
 from consilia.engines.machine import why_no_kernels
 from consilia.networks.layers import Chain, Convolution, fuse
@@ -134,10 +135,11 @@ def test_a_run_on_our_kernels_comes_to_the_same(name, tmp_path, monkeypatch, int
 def card(monkeypatch):
     """Say what the card is; by default one on which the kernels run."""
 
-    def be(*, available=True, fits=True, measured=True):
+    def be(*, available=True, fits=True, measured=True, fails=None):
         monkeypatch.setattr("consilia.kernels.available", lambda: available)
         monkeypatch.setattr("consilia.kernels.fit_on", lambda device: fits)
         monkeypatch.setattr("consilia.kernels.measured_on", lambda device: measured)
+        monkeypatch.setattr("consilia.kernels.trial", lambda device, dtype: fails)
 
     be()
     return be
@@ -165,6 +167,45 @@ def test_they_run_where_a_card_and_a_compiler_are(wanted, card):
     assert "triton" in why_no_kernels(spec, CUDA)
     card(fits=False)
     assert "shared memory" in why_no_kernels(spec, CUDA)
+    card(fails="one failed")
+    assert why_no_kernels(spec, CUDA) == "one failed"
+
+
+def test_a_trial_runs_every_kernel(interpreted, monkeypatch):
+    from consilia.kernels import conv, norm, sample
+
+    names = {
+        f"{module.__name__}.{name}": kernel
+        for module in (conv, norm, sample)
+        for name, kernel in vars(module).items()
+        if name.startswith("_") and hasattr(kernel, "__getitem__") and hasattr(kernel, "fn")
+    }
+    ran = set()
+
+    class Seen:
+        def __init__(self, name):
+            self.name = name
+
+        def __getitem__(self, grid):
+            ran.add(self.name)
+            return names[self.name][grid]
+
+    parts = {"_over_group", "_first", "_share"}  # what other kernels call
+    for name in names:
+        if name.rpartition(".")[2] not in parts:
+            monkeypatch.setattr(name, Seen(name))
+    assert kernels.trial.__wrapped__(torch.device(interpreted)) is None
+    assert ran == {name for name in names if name.rpartition(".")[2] not in parts}
+
+
+def test_a_trial_that_fails_says_how(interpreted, monkeypatch):
+    def broken(x):
+        message = "Failed to find C compiler.\nAnd more."
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(kernels, "halved", broken)
+    told = kernels.trial.__wrapped__(torch.device(interpreted))
+    assert told == "one failed (RuntimeError: Failed to find C compiler.)"
 
 
 def test_a_kind_of_card_they_were_not_measured_on_must_be_asked_for(card):

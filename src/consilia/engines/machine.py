@@ -62,4 +62,6 @@ def why_no_kernels(spec: RunSpec, device: torch.device) -> str | None:
         return "this card has too little shared memory for them"
     if spec.engine.kernels == "auto" and not kernels.measured_on(device):
         return "they were not measured on this kind of card; engine.kernels = 'on' takes them"
-    return None
+    return kernels.trial(
+        device, torch.bfloat16 if spec.engine.precision == "bf16" else torch.float32
+    )

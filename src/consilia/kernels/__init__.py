@@ -6,6 +6,7 @@ has a plain equivalent in PyTorch, which runs wherever a kernel does not fit; th
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -37,6 +38,27 @@ def fit_on(device: torch.device) -> bool:
     """Whether a card has the shared memory that the kernels need."""
     card: Any = torch.cuda.get_device_properties(device)
     return bool(card.shared_memory_per_block_optin >= SHARED)
+
+
+@cache
+def trial(device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
+    """Return why the kernels fail on a card, or `None`: run each once, forward and backward.
+
+    Triton needs a C compiler besides its own, a driver that knows what it compiles for, and room on disk.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        layer = nn.Conv2d(16, 16, 3, padding=1, device=device)
+    group, batch = nn.GroupNorm(8, 16, device=device), nn.BatchNorm2d(16, device=device)
+    x = torch.ones(1, 16, 16, 16, device=device).to(memory_format=torch.channels_last)
+    try:
+        y = normalised(convolved(x.requires_grad_(), layer, None).to(dtype), layer.bias, group, 0.0)
+        y = joined(y, halved(normalised(y, None, batch, 0.0)))
+        y.float().sum().backward()  # type: ignore[no-untyped-call]  # torch
+        with torch.no_grad():
+            normalised(x.to(dtype), None, batch.eval(), 0.0)
+    except Exception as error:  # whatever it is, PyTorch's kernels can do the work
+        return f"one failed ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})"
+    return None
 
 
 def fits_norm(x: Tensor, norm: nn.Module) -> bool:

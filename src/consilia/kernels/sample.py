@@ -67,8 +67,8 @@ def _join(
     skips = tl.cdiv(S, BC)
     if tl.program_id(1) < skips:
         here = known[:, None] & (c < S)[None, :]
-        v = tl.load(skip + p[:, None] * S + c[None, :], mask=here, other=0.0)
-        tl.store(y + p[:, None] * (S + B) + c[None, :], v, mask=here)
+        kept = tl.load(skip + p[:, None] * S + c[None, :], mask=here, other=0.0)
+        tl.store(y + p[:, None] * (S + B) + c[None, :], kept, mask=here)
     else:
         c = c - skips * BC
         here = known[:, None] & (c < B)[None, :]
