@@ -5,43 +5,75 @@ Small networks do not fill a GPU, so runs share it::
     python -m benchmarks.sweep --out runs --workers 12 phantom-mixed@uul/local,fedst,fedmix/0,1,2
 
 Each job is STUDY/METHODS/SEEDS; runs that are there already are not made again. What comes out are
-run folders, which `consilia compare STUDY --collect --out runs` reads on any machine.
+run folders, which `consilia compare STUDY --collect --out runs` reads on any machine. On a machine that is
+lent for a while, `--minutes` ends the sweep in time, and `@FILE` reads jobs and options from a file, so that
+what matters most comes first (`benchmarks/queues`)::
+
+    benchmarks/lease.sh python3 -m benchmarks.sweep --minutes 9 @benchmarks/queues/lesions.txt
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import tarfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from consilia.runs.compare import variant_path
-from consilia.runs.spec import parse_changes, read_spec
+from consilia.runs.spec import RunSpec, parse_changes, read_spec
 
 
-def job(
-    study: str, variant: str, seed: int, out: str, data: str, changes: list[str]
-) -> tuple[str, float, str]:
+class TimeIsUpError(Exception):
+    """A run would outlast the sweep."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep."""
+
+    study: str
+    variant: str
+    seed: int
+    changes: tuple[str, ...]
+
+    def spec(self) -> RunSpec:
+        """Return what to run."""
+        name, *settings = self.variant.split(":")
+        given = {
+            "method.name": name,
+            "seed": self.seed,
+            "engine.threads": 1,
+            "engine.checkpoint_every": 100_000,
+        }
+        own = parse_changes([*self.changes, *(f"method.{setting}" for setting in settings)])
+        return read_spec(self.study, {**given, **own})
+
+
+def make(job: Job, out: str, data: str, until: float) -> tuple[str, float, str]:
     """Make one run; return its folder, its seconds and what went wrong, if anything did."""
     from consilia.engines.inprocess import run_in_process
 
-    name, *settings = variant.split(":")
-    given = {
-        "method.name": name,
-        "seed": seed,
-        "engine.threads": 1,
-        "engine.checkpoint_every": 100_000,
-    }
-    own = parse_changes([*changes, *(f"method.{setting}" for setting in settings)])
-    spec = read_spec(study, {**given, **own})
-    path = variant_path(Path(out), spec, variant)
+    spec = job.spec()
+    path = variant_path(Path(out), spec, job.variant)
     began = time.perf_counter()
+
+    def stop_in_time(line: dict[str, Any]) -> None:
+        if time.time() > until and line["round"] < spec.rounds:
+            message = f"after round {line['round']} of {spec.rounds}"
+            raise TimeIsUpError(message)
+
+    if time.time() > until:
+        return str(path), 0.0, "TimeIsUpError: before it began"
     try:
-        run_in_process(spec, path, data=Path(data))
+        run_in_process(spec, path, data=Path(data), listeners=(stop_in_time,))
     except Exception as error:  # a sweep reports a failed run and goes on
         return str(path), time.perf_counter() - began, f"{type(error).__name__}: {error}"
     shutil.rmtree(path / "checkpoints", ignore_errors=True)
@@ -50,37 +82,50 @@ def job(
 
 
 def pack(out: Path, target: Path) -> None:
-    """Put every JSON, TOML and text file of the run folders into one archive; no weights, no pictures."""
+    """Put the JSON and TOML files of every finished run into one archive; no weights, no pictures."""
     with tarfile.open(target, "w:gz") as archive:
-        for path in sorted(out.rglob("*")):
-            if (
-                path.suffix in {".json", ".jsonl", ".toml"}
-                and path.name != "ledger.jsonl"
-                and "cases/" not in str(path)
-            ):
-                archive.add(path, path.relative_to(out))
+        for finished in sorted(out.rglob("metrics.json")):
+            for path in sorted(finished.parent.iterdir()):
+                if path.suffix in {".json", ".jsonl", ".toml"} and path.name != "ledger.jsonl":
+                    archive.add(path, path.relative_to(out))
 
 
-def main() -> None:
-    """Make every run of the jobs on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+class Arguments(argparse.ArgumentParser):
+    """Reads `@FILE` as words of the command line, with comments."""
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        """Return the words of a line."""
+        return shlex.split(arg_line, comments=True)
+
+
+def asked(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what the command line, or these words, ask for; `jobs` as a list of them."""
+    parser = Arguments(description=__doc__, fromfile_prefix_chars="@")
     parser.add_argument("jobs", nargs="+")
     parser.add_argument("--out", default="runs")
     parser.add_argument("--data", default=os.environ.get("CONSILIA_DATA", "."))
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--set", dest="changes", action="append", default=[])
-    parser.add_argument("--archive", type=Path)
-    given = parser.parse_args()
-    jobs = [
-        (study, variant, int(seed), given.out, given.data, given.changes)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument("--archive", type=Path, help="put the finished runs' JSON and TOML here")
+    given = parser.parse_args(words)
+    given.jobs = [
+        Job(study, variant, int(seed), tuple(given.changes))
         for study, variants, seeds in (text.split("/") for text in given.jobs)
         for variant in variants.split(",")
         for seed in seeds.split(",")
     ]
-    began = time.perf_counter()
+    return given
+
+
+def main() -> None:
+    """Make every run of the jobs on the command line."""
+    given, began = asked(), time.perf_counter()
+    until = time.time() + 60 * given.minutes
     try:
         with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
-            for done in as_completed([pool.submit(job, *one) for one in jobs]):
+            places = (given.out, given.data, until)
+            for done in as_completed([pool.submit(make, job, *places) for job in given.jobs]):
                 path, seconds, wrong = done.result()
                 print(
                     f"{time.perf_counter() - began:6.0f} s  {seconds:6.1f} s  {path}  {wrong}",
