@@ -7,6 +7,11 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+# Without a GPU Triton's interpreter runs our kernels. Triton reads this when it is imported, which parts
+# of PyTorch do, so it is said before any test can.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # Shapes written in signatures are checked while testing.
 install_import_hook("consilia.ops", "beartype.beartype")
 

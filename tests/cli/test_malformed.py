@@ -677,7 +677,7 @@ CASES = [
         "unknown key of engine",
         run(engine={"thread": 2}),
         "unknown key 'engine.thread'; did you mean 'threads'? (known here: device, capture, "
-        "compile, precision, lanes, threads, memory_mib, checkpoint_every, ledger, track)",
+        "compile, kernels, precision, lanes, threads, memory_mib, checkpoint_every, ledger, track)",
     ),
     asked(
         "unknown key of participation",
