@@ -34,6 +34,7 @@ def test_the_divergence_teaches_the_student():
 def test_dice_reads_only_what_is_known():
     p = torch.tensor([[[0.9, 0.9, 0.1, 0.1]], [[0.1, 0.9, 0.9, 0.1]]])[..., None]
     y = torch.tensor([[[1.0, 0, 1, 0]], [[0, 1, 0, 0]]])[..., None]
+    p, y = p > 0.5, y > 0.5
     assert known_dice(p, y, None) == pytest.approx(2 * 2 / (4 + 3))
     known = torch.ones_like(y, dtype=torch.bool)
     known[0, 0, 1] = known[1, 0, 2] = False  # the two false alarms
@@ -43,5 +44,6 @@ def test_dice_reads_only_what_is_known():
 def test_dice_is_the_mean_over_labels_that_occur():
     p = torch.tensor([[0.9, 0.1, 0.1], [0.9, 0.9, 0.1]])
     y = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
-    assert known_dice(p, y, None) == pytest.approx((2 / 3 + 1) / 2)
-    assert known_dice(torch.zeros(2, 1), torch.zeros(2, 1), None) == 1
+    assert known_dice(p > 0.5, y > 0.5, None) == pytest.approx((2 / 3 + 1) / 2)
+    nothing = torch.zeros(2, 1, dtype=torch.bool)
+    assert known_dice(nothing, nothing, None) == 1

@@ -1,5 +1,6 @@
 """Held-out images: which, and how models are judged by them."""
 
+import pytest
 import torch
 from tests.training.test_taps import site_of
 
@@ -16,12 +17,17 @@ def test_every_so_many_th_image_is_held_out():
         assert held.tolist() == used.tolist() == list(range(len(few.train)))
 
 
-def test_the_score_is_the_dice_of_the_known_pixels():
-    site = site_of("segmentation")
+@pytest.mark.parametrize("objective", ["dice", "partial-ce"])
+def test_the_score_is_the_dice_of_the_known_pixels(objective):
+    site = site_of("segmentation", learner={"network": "unet-tiny", "objective": objective})
     batch = site.train.cut(torch.arange(4))
-    said = site.probabilities(batch.image) > 0.5
+    p = site.probabilities(batch.image)
+    if objective == "dice":
+        said = torch.where(p.amax(1) > 0.5, p.argmax(1) + 1, 0)
+    else:
+        said = torch.cat([1 - p.sum(1, keepdim=True), p], 1).argmax(1)
     each = []
-    for label in (0, 1):
-        a, b = said[:, label], batch.target == label + 1
+    for label in (1, 2):
+        a, b = said == label, batch.target == label
         each.append(2 * float((a & b).sum()) / float(a.sum() + b.sum()))
     assert abs(score(site, batch) - sum(each) / 2) < 1e-6

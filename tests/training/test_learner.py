@@ -7,7 +7,9 @@ from torch import nn
 from consilia.errors import UsageError
 from consilia.networks.unet import UNETS, UNet
 from consilia.testing import toy_spec
+from consilia.training.dual import DualLearner
 from consilia.training.learner import PlainLearner
+from consilia.training.selection import SelectionLearner
 from consilia.training.settings import LearnerSettings
 from consilia.training.site import laid_out
 
@@ -64,6 +66,23 @@ def test_probabilities_have_one_plane_per_label(objective):
 def test_a_label_wins_where_it_beats_one_half():
     p = torch.tensor([[0.6, 0.2, 0.5], [0.7, 0.3, 0.4]]).reshape(1, 2, 1, 3)
     assert learner().decide(p).tolist() == [[[2, 0, 0]]]
+
+
+@pytest.mark.parametrize("name", ["plain", "dual", "selection"])
+def test_where_outputs_compete_the_likeliest_wins_also_below_one_half(name):
+    spec = toy_spec(labels=["round", "square"])
+    settings = LearnerSettings(objective="partial-ce")
+    plain = PlainLearner.of(settings, spec.federation)
+    made = {
+        "plain": lambda: plain,
+        "dual": lambda: DualLearner.of(settings, spec.federation),
+        "selection": lambda: SelectionLearner.around(plain),
+    }
+    # background .10, .50, .40 and .34; each column is a pixel
+    p = torch.tensor([[0.45, 0.30, 0.25, 0.33], [0.45, 0.20, 0.35, 0.33]]).reshape(1, 2, 1, 4)
+    p[0, 1, 0, 0] += 1e-3
+    assert made[name]().decide(p).tolist() == [[[2, 0, 0, 0]]]
+    assert learner(objective="dice").decide(p).tolist() == [[[0, 0, 0, 0]]]
 
 
 def test_groups_cover_every_tensor_once():

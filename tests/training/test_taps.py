@@ -11,8 +11,8 @@ from consilia.training.site import Site
 from consilia.training.taps import norm_statistics, settle, tapped
 
 
-def site_of(task="multi-label", train=10):
-    spec = toy_spec(task)
+def site_of(task="multi-label", train=10, **changes):
+    spec = toy_spec(task, **changes)
     bench = make_bench(spec, make_method("fedavg"), spec.federation)
     data = toy_sites(spec, train=train)["anna"]
     cases = ResidentCases.of(data.train, data.view, bench.device, spec.federation.exclusive)

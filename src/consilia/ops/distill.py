@@ -31,17 +31,17 @@ def label_divergence(
 
 
 def known_dice(
-    p: Float[Tensor, "n k ..."], y: Float[Tensor, "n k ..."], known: Bool[Tensor, "n k ..."] | None
+    said: Bool[Tensor, "n k ..."],
+    true: Bool[Tensor, "n k ..."],
+    known: Bool[Tensor, "n k ..."] | None,
 ) -> float:
     """Return the Dice of what is predicted over all known entries, averaged over labels that occur.
 
     Without a single label in prediction or target it is 1; for image-level labels it is the F1 score.
     """
-    said = p > 0.5
-    true = y > 0.5
     if known is not None:
         said, true = said & known, true & known
-    over = tuple(d for d in range(p.dim()) if d != 1)
+    over = tuple(d for d in range(said.dim()) if d != 1)
     both, sizes = (said & true).sum(over), said.sum(over) + true.sum(over)
     occurs = sizes > 0
     if not bool(occurs.any()):

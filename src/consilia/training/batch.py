@@ -16,6 +16,12 @@ from consilia.datasets.contract import Cases
 from consilia.labels import LabelView
 
 
+def planes(indices: Int[Tensor, "b h w"], labels: int) -> Bool[Tensor, "b k h w"]:
+    """Return index maps as one plane per label, background left out."""
+    values = torch.arange(1, labels + 1, device=indices.device)
+    return indices[:, None] == values[:, None, None]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Some images with what is known about them; see `LabelView` for the meaning of each part.
@@ -49,8 +55,7 @@ class Batch:
 
     def planes(self) -> Float[Tensor, "b k h w"]:
         """Return the target of a segmentation task as one plane per label, background left out."""
-        values = torch.arange(1, self.labels + 1, device=self.target.device)
-        return (self.target[:, None] == values[:, None, None]).float()
+        return planes(self.target, self.labels).float()
 
     def known_planes(self) -> Bool[Tensor, "b k #h #w"] | None:
         """Return where each label's presence or absence is known; `None` means everywhere.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from consilia.ops.distill import known_dice
-from consilia.training.batch import Batch
+from consilia.training.batch import Batch, planes
 from consilia.training.site import Site
 
 
@@ -26,6 +26,7 @@ def hold_out(site: Site, part: float) -> tuple[Tensor, Tensor]:
 def score(site: Site, batch: Batch, network: str = "main") -> float:
     """Return the Dice (F1 for image-level labels) of a network on what is known of a batch."""
     p = site.probabilities(batch.image, network)
-    if site.train.segments:
-        return known_dice(p, batch.planes(), batch.known_planes())
-    return known_dice(p, batch.target, batch.known_labels)
+    if not site.train.segments:
+        return known_dice(p > 0.5, batch.target > 0.5, batch.known_labels)
+    said = planes(site.learner.decide(p), batch.labels)
+    return known_dice(said, planes(batch.target, batch.labels), batch.known_planes())

@@ -104,9 +104,13 @@ class Learner(ABC):
         """
 
     def decide(self, probability: Float[Tensor, "b k h w"]) -> UInt8[Tensor, "b h w"]:
-        """Return the index map: the likeliest label where it beats one half, else background."""
+        """Return the index map: the likeliest label where it beats its rival, else background.
+
+        The rival is the background's probability, or one half where outputs do not compete.
+        """
         best, label = probability.max(1)
-        return torch.where(best > 0.5, label + 1, 0).to(torch.uint8)
+        rival: Tensor | float = 1 - probability.sum(1) if None in self.head_rows() else 0.5
+        return torch.where(best > rival, label + 1, 0).to(torch.uint8)
 
 
 @final

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast, final
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from consilia.declare import Federation
@@ -98,10 +98,6 @@ class SelectionLearner(Learner):
     def upper(self, network: nn.Module) -> tuple[str, ...]:
         """Return the names of the tensors above the features, side heads left out."""
         return self.inner.upper(network)
-
-    def decide(self, probability: Float[Tensor, "b k h w"]) -> UInt8[Tensor, "b h w"]:
-        """Return the inner learner's index map."""
-        return self.inner.decide(probability)
 
     def place(self, network: nn.Module, federation: Federation, site: str) -> None:
         """Tell the selection whose images come; images of no site get the mean of all."""
