@@ -1,5 +1,6 @@
 """Sites in lanes: turns, order, random numbers, failures, and a run that ends in the middle."""
 
+import functools
 import threading
 
 import pytest
@@ -134,6 +135,7 @@ def test_a_site_that_fails_in_a_lane_is_an_event(monkeypatch, tmp_path):
 
     honest = Averaging.local_update
 
+    @functools.wraps(honest)
     def fails_at_bo(self, down, memory, site):
         if site.name == "bo":
             raise RuntimeError("disk on fire")

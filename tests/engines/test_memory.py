@@ -8,6 +8,7 @@ import torch
 from consilia.engines.memory import MemoryStore, Spool
 from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.errors import MessageError
+from consilia.ops.sums import Summed
 from consilia.payload import PackedWeights
 
 
@@ -46,24 +47,68 @@ def test_weights_on_disk_are_the_same_weights(form, tmp_path):
         assert torch.equal(waiting[name], value)
 
 
+FEW = {"w": weights()["w"]}  # 60 bytes
+
+
 def test_a_spool_moves_what_passes_its_cap_and_forgets_it(tmp_path):
     spool = Spool(tmp_path / "spool", cap=4 * 15)
-    few = {"w": weights()["w"]}
-    kept = spool.keep(Reply(few, 3)).weights
-    assert isinstance(kept, PackedWeights)
-    assert torch.equal(kept["w"], few["w"])
-    moved = spool.keep(Reply(few, 4))
+    spool.begin("ab")
+    spool.keep("b", Reply(FEW, 3))
+    spool.keep("a", Reply(FEW, 4))
+    moved, kept = spool.replies().values()
+    assert list(spool.replies()) == ["a", "b"]
+    assert isinstance(kept.weights, PackedWeights)
+    assert torch.equal(kept.weights["w"], FEW["w"])
     assert isinstance(moved.weights, DiskWeights)
     assert moved.images == 4
-    assert torch.equal(moved.weights["w"], few["w"])
-    spool.clear()
+    assert torch.equal(moved.weights["w"], FEW["w"])
+    spool.begin("ab")
+    assert not spool.replies()
     with pytest.raises(AssertionError, match="read only until they are released"):
         moved.weights["w"]
-    spool.keep(Reply(few, 3))
-    spool.keep(Reply(few, 4))
+    spool.keep("a", Reply(FEW, 3))
+    spool.keep("b", Reply(FEW, 4))
     assert len(list((tmp_path / "spool").iterdir())) == 1, "the file was written over"
     spool.remove()
     assert not (tmp_path / "spool").exists()
+
+
+def where(spool):
+    """Return where the weights of each reply are: in memory, on disk or summed."""
+    return {site: type(reply.weights) for site, reply in spool.replies().items()}
+
+
+def test_replies_that_count_by_themselves_are_summed_in_the_order_of_names(tmp_path):
+    spool = Spool(tmp_path / "spool", cap=2 * 4 * 15)
+    spool.begin("abcdef")
+    for site, images in (("c", 1), ("b", 2), ("d", 4)):
+        spool.keep(site, Reply(FEW, images), float(images))
+    expected = {"b": PackedWeights, "c": PackedWeights, "d": DiskWeights}
+    assert where(spool) == expected, "a is awaited, so none has its turn"
+    spool.keep("e", Reply(FEW, 8), 8.0, failed={"a"})
+    assert where(spool) == dict.fromkeys("bcde", Summed)
+    spool.keep("f", Reply(FEW, 16), 16.0)
+    assert where(spool)["f"] is PackedWeights, "there is room again"
+    (running,) = {reply.weights.running for site, reply in spool.replies().items() if site != "f"}
+    assert running.shares == {"b": 2, "c": 1, "d": 4, "e": 8}
+    assert torch.equal(running.read(running.packing.places["w"]), FEW["w"].double().view(-1) * 15)
+
+
+def test_a_reply_that_comes_after_all_stays_out_of_the_running_sum(tmp_path):
+    spool = Spool(tmp_path / "spool", cap=4 * 15)
+    spool.begin("abc")
+    spool.keep("b", Reply(FEW, 1), 1.0, failed={"a"})
+    spool.keep("c", Reply(FEW, 1), 1.0, failed={"a"})
+    spool.keep("a", Reply(FEW, 1), 1.0, failed={"a"})
+    assert where(spool) == {"a": PackedWeights, "b": Summed, "c": Summed}
+
+
+def test_replies_whose_share_is_not_known_wait_on_disk(tmp_path):
+    spool = Spool(tmp_path / "spool", cap=0)
+    spool.begin("ab")
+    spool.keep("a", Reply(FEW, 1))
+    spool.keep("b", Reply(FEW, 1))
+    assert where(spool) == dict.fromkeys("ab", DiskWeights)
 
 
 def test_a_file_is_written_over_only_when_nobody_has_tensors_of_it(tmp_path):

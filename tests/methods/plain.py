@@ -123,7 +123,7 @@ class Plain:
     def average(self, sent, shares, name="main"):
         total = sum(shares.values())
         self.world[name] = {
-            k: sum(shares[s] / total * sent[s][k].double() for s in sorted(sent)).to(v.dtype)
+            k: (sum(shares[s] * sent[s][k].double() for s in sorted(sent)) / total).to(v.dtype)
             for k, v in self.world[name].items()
         }
 

@@ -127,13 +127,13 @@ def average(world, sent, counts, parts, rows, exclusive):
             continue
         if not key.startswith("head.") or rows == "all":
             total = sum(counts.values())
-            result[key] = sum(counts[s] / total * sent[s][key].double() for s in sent).float()
+            result[key] = (sum(counts[s] * sent[s][key].double() for s in sent) / total).float()
             continue
         new = old.clone()
         for c in range(len(old)):
             n = {s: taught(parts[s], c, exclusive) for s in sent}
             if sum(n.values()):
-                new[c] = sum(n[s] / sum(n.values()) * sent[s][key][c].double() for s in sent)
+                new[c] = sum(n[s] * sent[s][key][c].double() for s in sent) / sum(n.values())
         result[key] = new
     return result
 

@@ -104,7 +104,7 @@ class Plain:
         """Average by number of images, in double precision."""
         n = {name: len(self.cases[name]) for name in sent}
         return {
-            key: sum(n[s] / sum(n.values()) * sent[s][key].double() for s in sorted(sent)).float()
+            key: (sum(n[s] * sent[s][key].double() for s in sorted(sent)) / sum(n.values())).float()
             for key in names
         }
 

@@ -66,7 +66,7 @@ def plain_run(spec, sites, *, mu=0.0, shares=None, keep=True, tuning=0):
         w = shares(counts, losses) if shares else counts
         norm = sum(w.values())
         world = {
-            k: sum(w[s] / norm * sent[s][k].double() for s in sorted(sent)).float() for k in world
+            k: (sum(w[s] * sent[s][k].double() for s in sorted(sent)) / norm).float() for k in world
         }
     return own or world
 

@@ -80,6 +80,16 @@ def test_the_same_run_twice_is_the_same_also_in_lanes_with_weights_that_stay_on_
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_a_run_without_room_in_memory_is_the_same(name, first_run, tmp_path, monkeypatch):
+    path, one = first_run(name)
+    monkeypatch.setattr("consilia.engines.rounds.MEBIBYTE", 0)
+    monkeypatch.setattr("consilia.engines.inprocess.MEBIBYTE", 0)
+    two = run_toy(spec_for(name), tmp_path / "two")
+    assert without_times(one) == without_times(two)
+    assert_same_state(final_state(path), final_state(tmp_path / "two"))
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_another_seed_is_another_run(name, first_run, tmp_path):
     path, _ = first_run(name)
     run_toy(spec_for(name, seed=1), tmp_path / "two")

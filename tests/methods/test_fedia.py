@@ -115,11 +115,9 @@ def plain_run(spec, sites, warmup, gap, tau, told_loss="after", ratio=None):
                 powers = {n: max(powers[n], max(powers.values()) / ratio) for n in sites}
             w = {n: powers[n] / sum(powers.values()) for n in sites}
         else:
-            w = {n: counts[n] / sum(counts.values()) for n in sites}
-        world = {
-            k: sum(w[n] * sent[n][k].double() for n in sorted(sites)).to(world[k].dtype)
-            for k in world
-        }
+            w = counts
+        mean = {k: sum(w[n] * sent[n][k].double() for n in sorted(sites)) for k in world}
+        world = {k: (mean[k] / sum(w.values())).to(world[k].dtype) for k in world}
         stages.append(stage)
         if stage == 1 and t >= warmup:
             stage = 2

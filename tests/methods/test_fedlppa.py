@@ -211,8 +211,8 @@ def plain_run(spec, sites, absent=(), joins=None):
         n, rows_before = {name: len(sites[name].train) for name in sent}, world[DDP].clone()
         for k in world:
             if own_kind or not k.startswith("aux."):
-                parts = [n[s] / sum(n.values()) * sent[s][k].double() for s in sent]
-                world[k] = sum(parts).float()
+                total = sum(n[s] * sent[s][k].double() for s in sent)
+                world[k] = (total / sum(n.values())).float()
         for name, state in sent.items():
             decoders[name] = {k: state[k if own_kind else k.removeprefix("aux.")] for k in second}
             rows[name] = state[DDP][names.index(name)]
@@ -354,7 +354,8 @@ def test_the_dual_learner_under_fedavg_averages_both_decoders(tmp_path):
             sent[name] = {k: v.clone() for k, v in net.state_dict().items()}
         n = {name: len(sites[name].train) for name in sites}
         for k in world:
-            world[k] = sum(n[s] / sum(n.values()) * sent[s][k].double() for s in sent).float()
+            total = sum(n[s] * sent[s][k].double() for s in sent)
+            world[k] = (total / sum(n.values())).float()
     got = server_weights(tmp_path / "run")
     for name, tensor in world.items():
         torch.testing.assert_close(got[name], tensor, rtol=1e-5, atol=1e-6, msg=name)

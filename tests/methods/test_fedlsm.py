@@ -275,7 +275,7 @@ def plain_run(spec, sites):
             if not world[k].is_floating_point():
                 new[k] = max(sent[n][k] for n in sent)
             elif not k.startswith("head"):
-                new[k] = sum(sizes[n] / total * sent[n][k].double() for n in sent).float()
+                new[k] = (sum(sizes[n] * sent[n][k].double() for n in sent) / total).float()
             else:
                 new[k] = world[k].clone()
                 for c in range(3):

@@ -9,7 +9,9 @@ LOSSES = {"1": 0.2, "2": 0.1, "3": 0.4}
 
 
 def shares(counts=None, losses=None, lam=10.0, beta=1.5):
-    return list(adaptive_shares(counts or COUNTS, losses or LOSSES, lam, beta).values())
+    found = adaptive_shares(counts or COUNTS, losses or LOSSES, lam, beta).values()
+    total = sum(found) or 1.0
+    return [share / total for share in found]
 
 
 def test_shares_grow_with_count_and_loss():  # fact 1

@@ -8,6 +8,7 @@ import torch
 
 from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.ops.reduce import mixtures, normalise, reduce, reduce_whole
+from consilia.ops.sums import Running, Summed
 from consilia.payload import DeviceWeights, PackedWeights
 
 GROUPS = {"body": ("w", "n"), "head": ("rows",)}
@@ -144,13 +145,11 @@ def plainly(previous, updates, shares, groups):
                     found = plainly({"r": previous[name][row]}, one, by, {"g": ("r",)})
                     result[name][row] = found["r"]
             elif total > 0:
-                terms = [
-                    updates[s][name].double() * float(np.float64(parts[s]) / total) for s in taken
-                ]
+                terms = [updates[s][name].double() * float(parts[s]) for s in taken]
                 running = terms[0]
                 for term in terms[1:]:
                     running = running + term
-                result[name] = running.to(previous[name].dtype)
+                result[name] = (running / float(total)).to(previous[name].dtype)
     return result
 
 
@@ -210,7 +209,7 @@ KINDS_OF_SHARES = {
 def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
     form, last, kind, block, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("consilia.ops.reduce._BLOCK", block)
+    monkeypatch.setattr("consilia.ops.sums._BLOCK", block)
     previous = drawn(0)
     order = tuple(name for members in PARTS.values() for name in members)
     names = order if form == "by group" else tuple(NETWORK)
@@ -239,6 +238,41 @@ def test_whatever_the_form_of_updates_the_sum_is_the_plain_one_to_the_bit(
     for name, value in expected.items():
         assert found[name].dtype == value.dtype
         assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize("block", [5, 1 << 17])
+@pytest.mark.parametrize("cut", [(1,), (2,), (3,), (1, 2), (1, 2, 3)])
+@pytest.mark.parametrize("last", [False, True])
+def test_updates_that_were_summed_as_they_came_give_the_same_bits(last, cut, block, monkeypatch):
+    monkeypatch.setattr("consilia.ops.sums._BLOCK", block)
+    turned = channels_last if last else dict
+    previous = turned(drawn(0))
+    updates = {s: PackedWeights.of(turned(drawn(seed))) for seed, s in enumerate("abc", 1)}
+    each = {"a": 3.0, "b": float("nan"), "c": 7.0}
+    shares = dict.fromkeys(PARTS, each)
+    expected = reduce(previous, updates, shares, PARTS)
+    running = Running(updates["a"].packing)
+    for start, stop in zip((0, *cut), cut, strict=False):
+        some = {site: updates[site] for site in "abc"[start:stop]}
+        running.add(some, shares["body"])
+        updates |= dict.fromkeys(some, Summed(running))
+    found = reduce(previous, updates, shares, PARTS)
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_what_was_summed_counts_as_it_did_then():
+    updates = {s: PackedWeights.of(drawn(seed)) for seed, s in enumerate("abc")}
+    running = Running(updates["a"].packing)
+    running.add({s: updates[s] for s in "ab"}, {"a": 2.0, "b": 1.0})
+    updates |= {s: Summed(running) for s in "ab"}
+    gone = updates["a"]["a.w"]
+    assert gone.shape == (3, 5)
+    assert gone.is_meta, "a shape without numbers: what computes with it fails"
+    rows = {"a": np.full(4, 2.0), "b": np.ones(4)}
+    for shares in ({"a": 3.0, "b": 1.0, "c": 1.0}, {"b": 1.0, "c": 1.0}, rows):
+        with pytest.raises(AssertionError, match="differ in what replies count"):
+            reduce(drawn(0), updates, {"head": shares}, PARTS)
 
 
 def test_a_result_has_memory_of_its_own():

@@ -6,8 +6,8 @@ import dataclasses
 import json
 import os
 import shutil
-from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.errors import MessageError
+from consilia.ops.sums import Running, Summed
 from consilia.payload import (
     Json,
+    Packed,
     PackedWeights,
     build,
     flatten,
@@ -164,43 +166,116 @@ class Aside:
         self.tensors.release()
 
 
+@dataclasses.dataclass
+class _Waiting:
+    """A reply that waits to be averaged.
+
+    Attributes:
+        heavy: The fields that hold weights.
+        share: What it counts in a mean, where that is known.
+        held: The bytes that it takes in memory.
+    """
+
+    message: Any
+    heavy: tuple[str, ...]
+    share: float | None
+    held: int = 0
+
+    @property
+    def weights(self) -> dict[str, Packed]:
+        """The weights, by field."""
+        return {name: getattr(self.message, name) for name in self.heavy}
+
+
 class Spool:
-    """Holds the replies of one round; beyond a cap their weights wait on disk."""
+    """Holds the replies of one round; beyond a cap they are summed as they come, or wait on disk.
+
+    A reply is summed once all sites before it in the order of names have answered or failed: so the
+    result is the same to the bit wherever replies were (`ops/sums.py`, decision 0032).
+    """
 
     def __init__(self, folder: Path, cap: int) -> None:
         self.folder = folder
         self.cap = cap
-        self._held = 0
         self._scratch = Scratch(folder)
         self._moved: list[DiskWeights] = []
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        self.begin(())
 
-    def keep(self, message: Any) -> Any:
-        """Return the message with its weights in one piece, on disk where the cap has been passed."""
+    def begin(self, sites: Iterable[str]) -> None:
+        """Drop what was held, and await the replies of these sites."""
+        for weights in self._moved:
+            weights.release()
+        self._moved = []
+        self._replies: dict[str, _Waiting] = {}
+        self._awaited = deque(sorted(sites))
+        self._running: dict[str, Running] = {}
+        self._held = 0
+
+    def keep(
+        self, site: str, message: Any, share: float | None = None, *, failed: Collection[str] = ()
+    ) -> None:
+        """Take a site's reply.
+
+        Args:
+            site: Who sent it.
+            message: The reply.
+            share: What it counts in a mean, where nothing but the reply decides that.
+            failed: Sites that will not answer.
+        """
         heavy = {
             f.name: value if isinstance(value, PackedWeights) else PackedWeights.of(value)
             for f in dataclasses.fields(message)
             if _holds_tensors(value := getattr(message, f.name))
         }
-        size = sum(weights.nbytes for weights in heavy.values())
-        if self._held + size <= self.cap:
-            self._held += size
-            return dataclasses.replace(message, **heavy)
-        moved = {name: DiskWeights(self._scratch, weights) for name, weights in heavy.items()}
-        self._moved += moved.values()
-        return dataclasses.replace(message, **moved)
+        reply = self._replies[site] = _Waiting(message, tuple(heavy), share)
+        self._put(reply, heavy, sum(weights.nbytes for weights in heavy.values()))
+        if self._held > self.cap:
+            self._sum_up(failed)
+        if self._held > self.cap:
+            moved = {name: DiskWeights(self._scratch, w) for name, w in reply.weights.items()}
+            self._moved += moved.values()
+            self._put(reply, moved)
 
-    def clear(self) -> None:
-        """Drop what was held."""
-        self._held = 0
-        for weights in self._moved:
-            weights.release()
-        self._moved.clear()
+    def replies(self) -> dict[str, Any]:
+        """Return the replies, in the order of their sites."""
+        return {site: self._replies[site].message for site in sorted(self._replies)}
 
     def remove(self) -> None:
         """Remove every file."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _put(self, reply: _Waiting, weights: Mapping[str, Packed], held: int = 0) -> None:
+        """Put weights, which take so many bytes of memory, into a reply."""
+        self._held += held - reply.held
+        reply.message = dataclasses.replace(reply.message, **weights)
+        reply.held = held
+
+    def _sum_up(self, failed: Collection[str]) -> None:
+        """Add to the running sums what has its turn."""
+        ready = list(self._next(failed))
+        if not ready:
+            return
+        shares = {site: reply.share for site, reply in ready if reply.share is not None}
+        for name in ready[0][1].heavy:
+            updates = {site: reply.weights[name] for site, reply in ready}
+            packing = updates[ready[0][0]].packing
+            self._running.setdefault(name, Running(packing)).add(updates, shares)
+        for _, reply in ready:
+            self._put(reply, {name: Summed(self._running[name]) for name in reply.heavy})
+
+    def _next(self, failed: Collection[str]) -> Iterator[tuple[str, _Waiting]]:
+        """Yield the replies before which nothing is awaited, as far as their shares are known."""
+        while self._awaited:
+            reply = self._replies.get(self._awaited[0])
+            if reply is None and self._awaited[0] not in failed:
+                return
+            if reply is not None and reply.share is None:
+                return
+            site = self._awaited.popleft()
+            if reply is not None:
+                yield site, reply
 
 
 def _damaged(key: str) -> str:

@@ -83,8 +83,9 @@ class Rounds:
         self._meet(number, present)
         known = tuple(site for site in present if site in self.progress.admitted)
         invited = tuple(sorted(self.method.invite(self.server, known)))
-        ups: dict[str, Any] = {}
         told: dict[str, dict[str, float]] = {}
+        self.spool.begin(invited)
+        before = len(self.events)
         for reply in self._exchange("train", number, invited):
             if not is_finite(reply):
                 self._event(reply.site, "dropped: its update holds a number that is not finite")
@@ -95,16 +96,16 @@ class Rounds:
                 self._event(reply.site, f"refused: {error}")
                 continue
             told[reply.site] = _scalars(reply)
-            ups[reply.site] = self.spool.keep(message)
-        for site in set(invited) - set(ups) - {event["site"] for event in self.events}:
+            failed = {event["site"] for event in self.events[before:]}
+            self.spool.keep(reply.site, message, self.method.share_of(message), failed=failed)
+        for site in set(invited) - set(told) - {event["site"] for event in self.events}:
             self._event(site, "absent: it did not answer")
         missing = len(self.federation.site) - len(known)
-        self._need_enough(number, len(invited) + missing, ups)
-        self.progress.used |= dict.fromkeys(ups, number)
-        self.server = self.method.aggregate(self.server, dict(sorted(ups.items())))
+        self._need_enough(number, len(invited) + missing, len(told))
+        self.progress.used |= dict.fromkeys(told, number)
+        self.server = self.method.aggregate(self.server, self.spool.replies())
+        self.spool.begin(())
         shares = dict(self.method.shares(self.server))
-        ups.clear()
-        self.spool.clear()
         self.progress.round = number
         line: dict[str, Any] = {
             "round": number,
@@ -121,19 +122,19 @@ class Rounds:
             self._tell_unjudged()
         return line
 
-    def _need_enough(self, number: int, wanted: int, ups: dict[str, Any]) -> None:
+    def _need_enough(self, number: int, wanted: int, usable: int) -> None:
         """End the run where too few answered; of those present, a method may itself invite fewer."""
         needed = 1
         if self.method.data == "own":
             needed = max(1, min(self.spec.participation.min_sites, wanted))
-        if len(ups) >= needed:
+        if usable >= needed:
             return
         why = "; ".join(f"{event['site']} {event['event']}" for event in self.events)
         out = _AGAIN
         if self.folder.latest_checkpoint() is not None:
             out = "`consilia resume` goes on from the last checkpoint"
         msg = (
-            f"round {number}: {len(ups)} of the invited sites gave a usable update and min_sites is "
+            f"round {number}: {usable} of the invited sites gave a usable update and min_sites is "
             f"{needed}{' (' + why + ')' if why else ''}; {out}"
         )
         raise RunError(msg)

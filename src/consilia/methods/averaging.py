@@ -13,7 +13,7 @@ from torch import Tensor
 from consilia.declare import Federation
 from consilia.labels.usable import without_usable_labels
 from consilia.methods.contract import Method, Start, hyper
-from consilia.ops.reduce import Shares, reduce
+from consilia.ops.reduce import Shares, parts, reduce
 from consilia.payload import Group, Shape, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Loss, Trained, train_locally
@@ -137,6 +137,10 @@ class AveragingBase(Method[Intro, Server, Down, Up, Kept]):
         images = counted_images(site, trained.images, self.counted)
         return Up(site.weights(), images, trained.loss)
 
+    def share_of(self, up: Up) -> float | None:
+        """Return the number of images, unless rows of the head count by themselves."""
+        return float(up.images) if self.rows == "all" else None
+
     def image_shares(self, ups: Mapping[str, Up]) -> dict[str, float]:
         """Return how much each site counts: by default its number of images."""
         return {site: float(up.images) for site, up in ups.items()}
@@ -195,8 +199,7 @@ def averaged(
     if rows == "labelled":
         shares["head"] = row_shares(server, tuple(updates), images)
     weights = reduce(server.weights, updates, shares, server.groups)
-    total = sum(images.values())
-    return replace(server, weights=weights, last={k: v / total for k, v in images.items()})
+    return replace(server, weights=weights, last=parts(images))
 
 
 def row_shares(server: Server, sites: tuple[str, ...], images: Mapping[str, float]) -> Shares:

@@ -169,6 +169,14 @@ class Method(ABC, Generic[Intro, Server, Down, Up, Memory]):
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
         """Return the next server state; sites may be missing."""
 
+    def share_of(self, up: Up) -> float | None:
+        """Return what a reply counts in a mean of whole replies, if nothing but the reply decides that.
+
+        Then replies of many sites are summed as they come, and `aggregate`, which must average with these
+        very shares, finds weights that only the reducer can read. By default `aggregate` reads them all.
+        """
+        return None
+
     @abstractmethod
     def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights | Panel:
         """Return the weights a site evaluates and predicts with."""

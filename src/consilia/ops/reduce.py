@@ -2,17 +2,18 @@
 
 A group's shares have one of three shapes: one number per site (a mean), one per site and output row
 (rows of a head that only some sites can teach), or one per pair of sites (a mixture for each site).
-Shares are normalised here; where they sum to zero the previous value is kept. Integer buffers are
-never averaged: the largest is taken. Sites are visited in the order of their names. Tensors that lie
+Sums are divided by those of the shares; where these are zero the previous value is kept. Integer buffers
+are never averaged: the largest is taken. Sites are visited in the order of their names. Tensors that lie
 side by side in every update are summed in one go, a block of numbers at a time: the sum stays near
 the processor, and of updates that wait on disk no more than a block is in memory. Updates that all lie
-on one GPU are summed there, to the same bits, and so does their sum.
+on one GPU are summed there, to the same bits, and so does their sum; some may have been summed as they
+came (`ops/sums.py`), to the same bits too.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,29 +21,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilia.ops.sums import Running, Summed, block_on, blocks, lying_as, weighted
 from consilia.payload import DeviceWeights, Packed, PackedWeights, Packing, Stretch, Weights
 
 #: Per site: one number, or one number per row of the group's tensors.
 Shares: TypeAlias = Mapping[str, float | int | np.ndarray]
 
-#: What `normalise` makes of shares.
-Plan: TypeAlias = Mapping[str, np.ndarray]
 
-#: How many numbers are summed at a time; the sum of so many takes 1 MB, and on a GPU 32 MB.
-_BLOCK, _BLOCK_THERE = 1 << 17, 1 << 22
+@dataclass(frozen=True)
+class Plan:
+    """Shares as they are summed: none is negative, and the sum is divided by theirs in the end.
+
+    So what one site adds does not depend on who else answers, and can be added as it comes.
+
+    Attributes:
+        shares: Of each site, one number or one per row.
+        total: Their sum; where it is zero the previous value is kept.
+        divisor: That sum, or 1 where shares sum to one already or to nothing.
+    """
+
+    shares: Mapping[str, np.ndarray]
+    total: np.ndarray
+    divisor: np.ndarray
+
+    @staticmethod
+    def of(shares: Shares) -> Plan:
+        """Return the plan of some shares; what is not finite counts as none."""
+        raw = {site: np.asarray(share, dtype=np.float64) for site, share in shares.items()}
+        clean = {site: np.where(np.isfinite(s) & (s > 0), s, 0.0) for site, s in raw.items()}
+        total = np.asarray(sum((clean[site] for site in sorted(clean)), start=np.float64(0)))
+        divisor = np.where((total > 0) & (np.abs(total - 1) > 1e-12), total, 1.0)
+        return Plan(clean, total, divisor)
+
+    @property
+    def by_row(self) -> bool:
+        """Whether some site has a share for each row."""
+        return any(share.ndim for share in self.shares.values())
 
 
 def normalise(shares: Shares) -> dict[str, np.ndarray]:
     """Return non-negative shares that sum to one over the sites, per row where there are rows.
 
-    A row without any share stays all zero: the reducer then keeps the previous value. Shares that
-    already sum to one are left as they are, to the bit.
+    A row without any share stays all zero. Shares that already sum to one are left as they are, to the
+    bit.
     """
-    raw = {site: np.asarray(share, dtype=np.float64) for site, share in shares.items()}
-    clean = {site: np.where(np.isfinite(s) & (s > 0), s, 0.0) for site, s in raw.items()}
-    total = sum((clean[site] for site in sorted(clean)), start=np.float64(0))
-    divisor = np.where((total > 0) & (np.abs(total - 1) > 1e-12), total, 1.0)
-    return {site: np.asarray(s / divisor) for site, s in clean.items()}
+    plan = Plan.of(shares)
+    return {site: np.asarray(share / plan.divisor) for site, share in plan.shares.items()}
+
+
+def parts(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return each site's part in a mean by one share per site."""
+    return {site: float(part) for site, part in normalise(shares).items()}
 
 
 def reduce(
@@ -61,9 +90,9 @@ def reduce(
         shares: For each group, the part of each site; need not sum to one.
         groups: For each group, the names of its tensors.
     """
-    normal = {id(shares[group]): normalise(shares[group]) for group in groups if group in shares}
+    made = {id(shares[group]): Plan.of(shares[group]) for group in groups if group in shares}
     plans = {
-        name: normal[id(shares[group])]
+        name: made[id(shares[group])]
         for group, members in groups.items()
         if group in shares
         for name in members
@@ -90,8 +119,7 @@ def reduce_whole(
 ) -> tuple[Weights, dict[str, float]]:
     """Return the mean of whole models by one share per site, and each site's part in it."""
     weights = reduce(previous, updates, dict.fromkeys(groups, shares), groups)
-    total = sum(shares.values()) or 1.0
-    return weights, {site: share / total for site, share in shares.items()}
+    return weights, parts(shares)
 
 
 def mixtures(
@@ -114,10 +142,18 @@ def _packed(updates: Mapping[str, Weights], names: Collection[str]) -> dict[str,
         site: update if isinstance(update, Packed) else _pack(update, names)
         for site, update in sorted(updates.items())
     }
+    running = _running(packed)
+    if running is not None:
+        return {site: lying_as(update, running.packing) for site, update in packed.items()}
     last = _last(packed)
     if all(last & each.packing.specs.keys() == each.packing.last for each in packed.values()):
         return packed
     return {s: PackedWeights.of(each, each.packing.lying(())) for s, each in packed.items()}
+
+
+def _running(updates: Mapping[str, Packed]) -> Running | None:
+    """Return the sum that some of the updates are in already, if any are."""
+    return next((update.running for update in updates.values() if isinstance(update, Summed)), None)
 
 
 def _last(updates: Mapping[str, Packed]) -> frozenset[str]:
@@ -161,13 +197,15 @@ class _Strip:
     """Tensors that lie side by side in every update that shares in them, by the same plan.
 
     Attributes:
-        updates: Of the sites that share in these tensors, in their order.
+        running: The sum that some sites' updates are in already.
+        updates: Of the other sites that share in these tensors, in their order.
         names: The tensors, in order.
         places: Where the strip lies, by packing.
         goals: Where its sums go.
     """
 
     plan: Plan
+    running: Running | None
     updates: Mapping[str, Packed]
     names: list[str]
     places: dict[Packing, Stretch]
@@ -189,43 +227,55 @@ class _Strip:
 
     def sum_into(self, result: PackedWeights, previous: Weights) -> Collection[str]:
         """Write the sums of the tensors, and return the names of those that were written."""
-        shared = np.asarray(sum((self.plan[s] for s in sorted(self.plan)), np.float64(0)) > 0)
         if not self.goals[0].kind.is_floating_point:
-            _write(functools.reduce(torch.maximum, self._values()), self.goals, result)
-        elif _by_row(self.plan):
-            self._sum_rows(shared, result, previous)
-        elif shared:
+            begun = () if self.running is None else (self._begun(self.running),)
+            values = functools.reduce(torch.maximum, (*begun, *self._values()))
+            _write(values, self.goals, result)
+        elif self.plan.by_row:
+            self._sum_rows(result, previous)
+        elif self.plan.total > 0:
             self._sum_blocks(result)
         else:
             return ()
         return self.names
 
     def _sum_blocks(self, result: PackedWeights) -> None:
-        """Sum by one number per site."""
-        weights = [float(self.plan[site]) for site in self.updates]
+        """Sum by one number per site, from what has been summed already on."""
+        weights = [float(self.plan.shares[site]) for site in self.updates]
+        divisor = float(self.plan.divisor)
         device = result.read(self.goals[0]).device
-        block = _BLOCK if device.type == "cpu" else _BLOCK_THERE
-        room = torch.empty(2, block, dtype=torch.float64, device=device)
+        block = block_on(device)
+        total, room = torch.empty(2, block, dtype=torch.float64, device=device)
         start = 0
-        for goals in _blocks(self.goals, block):
+        for goals in blocks(self.goals, block):
             size = sum(goal.size for goal in goals)
-            total = _weighted(self._values(start, size), weights, room[:, :size])
-            _write(total, goals, result)
+            here = total[:size]
+            begun = self.running is not None
+            if self.running is not None:
+                here.copy_(self._begun(self.running, start, size))
+            weighted(self._values(start, size), weights, here, room[:size], begun=begun)
+            _write(here if divisor == 1 else here.div_(divisor), goals, result)
             start += size
 
-    def _sum_rows(self, shared: np.ndarray, result: PackedWeights, previous: Weights) -> None:
+    def _sum_rows(self, result: PackedWeights, previous: Weights) -> None:
         """Sum the one tensor here by one number per site and row."""
         (name,) = self.names
         before = previous[name].to(result[name].device)
         shape, device = before.shape, before.device
-        weights = [_along_rows(self.plan[site], shape).to(device) for site in self.updates]
-        room = torch.empty(2, *shape, dtype=torch.float64, device=device)
+        shares = self.plan.shares
+        weights = [_along_rows(shares[site], shape).to(device) for site in self.updates]
+        total, room = torch.empty(2, *shape, dtype=torch.float64, device=device)
         values = (
             u.packing.shaped(name, u.read(self.places[u.packing])) for u in self.updates.values()
         )
-        total = _weighted(values, weights, room)
-        new = total.to(before.dtype)
-        result[name].copy_(torch.where(_along_rows(shared, shape).to(device), new, before))
+        weighted(values, weights, total, room)
+        total.div_(_along_rows(self.plan.divisor, shape).to(device))
+        shared = _along_rows(self.plan.total > 0, shape).to(device)
+        result[name].copy_(torch.where(shared, total.to(before.dtype), before))
+
+    def _begun(self, running: Running, start: int = 0, size: int | None = None) -> Tensor:
+        """Return what has been summed already of the strip, or of a part of it."""
+        return running.read(self.places[running.packing].part(start, size))
 
     def _values(self, start: int = 0, size: int | None = None) -> Iterator[Tensor]:
         """Yield what each site sent of the strip, or of a part of it."""
@@ -239,11 +289,12 @@ def _strips(
     """Return the tensors that have a plan, joined to strips as long as they go; rows never join."""
     if not updates:
         return []
-    sharing: dict[int, dict[str, Packed]] = {}
+    sharing: dict[int, tuple[Running | None, dict[str, Packed]]] = {}
     packings: dict[int, set[Packing]] = {}
     for key, plan in {id(plan): plan for plan in plans.values()}.items():
-        sharing[key] = {site: update for site, update in updates.items() if site in plan}
-        packings[key] = {update.packing for update in sharing[key].values()}
+        each = {site: update for site, update in updates.items() if site in plan.shares}
+        sharing[key] = _parted(plan, each)
+        packings[key] = {update.packing for update in each.values()}
     first = next(iter(updates.values())).packing
     ordered = [name for names in first.names.values() for name in names if name in plans]
     found: list[_Strip] = []
@@ -252,44 +303,25 @@ def _strips(
         plan, goal = plans[name], result.packing.places[name]
         places = {packing: packing.places[name] for packing in packings[id(plan)]}
         if places and not (plan is last and found[-1].joins(name, places, goal)):
-            found.append(_Strip(plan, sharing[id(plan)], [name], places, [goal]))
-            last = None if _by_row(plan) else plan
+            found.append(_Strip(plan, *sharing[id(plan)], [name], places, [goal]))
+            last = None if plan.by_row else plan
     return found
 
 
-def _blocks(goals: Iterable[Stretch], most: int) -> Iterator[list[Stretch]]:
-    """Yield stretches cut into blocks of at most so many numbers."""
-    block: list[Stretch] = []
-    left = most
-    for goal in goals:
-        for at in (0, *range(left, goal.size, most)):
-            part = goal.part(at, min(left, goal.size - at))
-            block.append(part)
-            left -= part.size
-            if not left:
-                yield block
-                block, left = [], most
-    if block:
-        yield block
+def _parted(plan: Plan, updates: Mapping[str, Packed]) -> tuple[Running | None, dict[str, Packed]]:
+    """Return the sum that some updates are in already, and the others."""
+    left = {site: update for site, update in updates.items() if not isinstance(update, Summed)}
+    running = _running(updates)
+    if running is not None:
+        ours = {site: plan.shares[site] for site in updates.keys() - left.keys()}
+        same = not plan.by_row and ours == running.shares
+        assert same, "`share_of` and `aggregate` differ in what replies count"
+    return running, left
 
 
 def _write(values: Tensor, goals: Sequence[Stretch], result: PackedWeights) -> None:
     parts = torch.split(values, [goal.size for goal in goals])
     torch._foreach_copy_([result.read(goal) for goal in goals], parts)
-
-
-def _weighted(values: Iterable[Tensor], weights: Sequence[float | Tensor], room: Tensor) -> Tensor:
-    """Return the weighted sum of values in double precision; `room` has space for it and a summand."""
-    total, part = room[0], room[1]
-    for at, (value, weight) in enumerate(zip(values, weights, strict=True)):
-        (part if at else total).copy_(value).mul_(weight)
-        if at:
-            total.add_(part)
-    return total
-
-
-def _by_row(plan: Plan) -> bool:
-    return any(share.ndim for share in plan.values())
 
 
 def _along_rows(share: np.ndarray, shape: Sequence[int]) -> Tensor:

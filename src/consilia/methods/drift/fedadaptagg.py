@@ -24,6 +24,9 @@ class FedAdaptAgg(Averaging):
 
     card: ClassVar = replace(FEDMIX, summary="FedAvg in which a high loss makes a site count more")
 
+    def share_of(self, up: Up) -> None:
+        """Return nothing: what a site counts depends on what others lose."""
+
     def image_shares(self, ups: Mapping[str, Up]) -> dict[str, float]:
         """Weigh image counts and losses."""
         counts = {site: float(up.images) for site, up in ups.items()}

@@ -133,9 +133,13 @@ class RMD(OneLabel[Server, Down, Up, Memory]):
         both = (site.weights(), site.weights(network="second"))
         return Up(*both, trained.images, trained.loss / 2), Memory()
 
+    def share_of(self, up: Up) -> float:
+        """Return the number of images."""
+        return float(up.images)
+
     def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
         """Average both networks by images."""
-        images = {site: float(up.images) for site, up in ups.items()}
+        images = {site: self.share_of(up) for site, up in ups.items()}
         firsts = {site: up.first for site, up in ups.items()}
         seconds = {site: up.second for site, up in ups.items()}
         first, last = reduce_whole(server.first, firsts, images, server.groups)

@@ -16,7 +16,7 @@ from consilia.methods.papers import FEDMIX
 from consilia.ops.adaptive import adaptive_shares
 from consilia.ops.losses import dice_flat
 from consilia.ops.pseudo import agree, allowed, fills, marks_something, refine
-from consilia.ops.reduce import reduce
+from consilia.ops.reduce import reduce_whole
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Trained, train_locally
@@ -163,15 +163,11 @@ class FedMix(Method[Intro, Server, Down, Up, Memory]):
         counts = {site: float(up.selected) for site, up in ups.items()}
         losses = {site: up.loss for site, up in ups.items()}
         shares = adaptive_shares(counts, losses, self.lam, self.beta)
-        each = dict.fromkeys(server.groups, shares)
-        first = {site: up.first for site, up in ups.items()}
-        second = {site: up.second for site, up in ups.items()}
-        return replace(
-            server,
-            first=reduce(server.first, first, each, server.groups),
-            second=reduce(server.second, second, each, server.groups),
-            last=shares,
-        )
+        firsts = {site: up.first for site, up in ups.items()}
+        seconds = {site: up.second for site, up in ups.items()}
+        first, last = reduce_whole(server.first, firsts, shares, server.groups)
+        second, _ = reduce_whole(server.second, seconds, shares, server.groups)
+        return replace(server, first=first, second=second, last=last)
 
     def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Use the first network."""

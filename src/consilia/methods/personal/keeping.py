@@ -111,9 +111,13 @@ class Keeping(Personal[Server, Any, Any, Any]):
         """Train only where there is something to train on."""
         return tuple(site for site in present if server.images[site])
 
+    def share_of(self, up: Any) -> float:
+        """Return the number of images."""
+        return float(up.images)
+
     def aggregate(self, server: Server, ups: Mapping[str, Any]) -> Server:
         """Average the shared groups by number of images."""
-        images = {site: float(up.images) for site, up in ups.items()}
+        images = {site: self.share_of(up) for site, up in ups.items()}
         shared = [group for group in server.groups if group not in self.keeps]
         updates = {site: up.weights for site, up in ups.items()}
         return replace(
