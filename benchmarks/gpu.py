@@ -3,7 +3,8 @@
 Run on a machine with a GPU: `PYTHONPATH=src python -m benchmarks.gpu` (about half an hour; `--quick` two
 minutes). Every figure is from one process: a bare PyTorch loop of FedAvg's arithmetic and Consilia's paths
 take turns on the same images, which already lie on the card, and each path is divided by the bare loop of
-its own turn.
+its own turn. The result is written anew after every row, so that what was measured is there whatever
+happens later; `--out FILE` says where.
 
 `--methods fedpsl,fedlsm,fixmatch --cases densenet121:64,cnn-small:64:120` times other methods that fit a
 network's task, FedAvg first. A case is a network, a size and, if one likes, the images of a site. Without a
@@ -22,7 +23,7 @@ import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from benchmarks.costs import FAMILIES, SHORT
 from benchmarks.harness import spread, told, write
 from consilia.datasets.contract import Cases, SiteData
 from consilia.engines.inprocess import load_sites, make_bench, make_start, run_in_process
+from consilia.engines.machine import why_no_kernels
 from consilia.methods import METHODS, labels_seen, make_method, why_not
 from consilia.runs.spec import RunSpec, read_spec
 from consilia.runs.store import RunFolder
@@ -47,7 +49,7 @@ from consilia.training.site import Site, laid_out
 from consilia.weaken import weaken
 
 SITES = ("one", "two", "three", "four")
-BATCH, ROUNDS = 12, 4  # the first round starts up, the last one is judged
+BATCH = 12
 #: Rounds that are unlike the later ones: FedLPPA's second learns its shares until they are steady.
 STARTING = {"fedlppa": 2}
 AGREE = (
@@ -89,10 +91,14 @@ Sites = dict[str, SiteData]
 
 @dataclass(frozen=True)
 class Given:
-    """Where to time, and how many turns each path has."""
+    """Where to time, how many turns each path has, and of how many rounds.
+
+    The first round of a turn starts up, and the last one is judged; those between are timed.
+    """
 
     device: str
     repeats: int
+    rounds: int = 4
 
 
 # --- agreement ---
@@ -176,7 +182,9 @@ def made(spec: RunSpec, images: int) -> Sites:
     return sites
 
 
-def spec_of(network: str, size: int, method: str, **engine: str | int) -> RunSpec:
+def spec_of(
+    network: str, size: int, method: str, rounds: int = Given.rounds, **engine: str | int
+) -> RunSpec:
     """Return a run of one method with nothing but training."""
     classes = network in CLASSIFIERS
     forms = dict.fromkeys(SITES, "image" if classes else "mask")
@@ -195,7 +203,7 @@ def spec_of(network: str, size: int, method: str, **engine: str | int) -> RunSpe
                 "image": {"size": [size, size]},
                 "site": sites,
             },
-            "rounds": ROUNDS,
+            "rounds": rounds,
             "method": {"name": method, "settings": SETTINGS.get(method, {})},
             "learner": {"network": network},
             "training": {"batch": BATCH, "augment": "flips"},
@@ -222,7 +230,7 @@ def seconds_per_round(run: Callable[[Callable[[], None]], None], starting: int =
 def consilia(spec: RunSpec, sites: Sites) -> float:
     """Return the seconds of a round, ledger, checks and aggregation included."""
     starting = STARTING.get(spec.method.name, 1)
-    spec = spec.model_copy(update={"rounds": ROUNDS + starting - 1})
+    spec = spec.model_copy(update={"rounds": spec.rounds + starting - 1})
 
     def run(ended: Callable[[], None]) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -250,7 +258,7 @@ def bare(spec: RunSpec, sites: Sites) -> float:
         torch.manual_seed(derive(spec.seed, "network", "main"))
         network = laid_out(learner.build().to(device))
         world = {k: v.clone() for k, v in network.state_dict().items()}
-        for number in range(ROUNDS):
+        for number in range(spec.rounds):
             sums = {k: torch.zeros_like(v, dtype=torch.float64) for k, v in world.items()}
             for name, (image, target) in data.items():
                 network.load_state_dict(world)
@@ -317,7 +325,7 @@ def own_bare(spec: RunSpec, sites: Sites) -> float:
     networks = {name: laid_out(bench.learner.build().to(bench.device)) for name in names}
 
     def run(ended: Callable[[], None]) -> None:
-        for _ in range(ROUNDS):
+        for _ in range(spec.rounds):
             for name in sites:
                 for network in networks.values():
                     bench.learner.place(network, federation, name)
@@ -352,7 +360,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "eager": {"capture": "off", "lanes": 1, "kernels": "off"},
     "captured": {"capture": "auto", "lanes": 1, "kernels": "off"},
     "lanes": {"capture": "auto", "kernels": "off"},
-    "kernels": {"capture": "auto"},
+    "kernels": {"capture": "auto", "kernels": "on"},
     "compiled": {"capture": "auto", "compile": "on"},
     "bf16": {"capture": "auto", "precision": "bf16"},
     "bf16-compiled": {"capture": "auto", "compile": "on", "precision": "bf16"},
@@ -363,7 +371,7 @@ def turns(
     network: str, size: int, method: str, images: int, paths: tuple[str, ...], given: Given
 ) -> dict[str, Any]:
     """Let the bare loop and the paths of one method take turns; return images per second, and ratios."""
-    plain = spec_of(network, size, "fedavg", device=given.device)
+    plain = spec_of(network, size, "fedavg", given.rounds, device=given.device)
     bare_sites, sites = made(plain, images), made(spec_of(network, size, method), images)
     beside = ("bare", "own") if method in OWN else ("bare",)
     rates: dict[str, list[float]] = {name: [] for name in (*beside, *paths)}
@@ -376,13 +384,14 @@ def turns(
                 if name == "bare":
                     rate = trained_images("fedavg", images) / bare(plain, bare_sites)
                 elif name == "own":
-                    spec = spec_of(
-                        network, size, method, capture="off", kernels="off", device=given.device
-                    )
+                    engine = {"capture": "off", "kernels": "off", "device": given.device}
+                    spec = spec_of(network, size, method, given.rounds, **engine)
                     rate = trained_images(method, images) / own_bare(spec, sites)
                 else:
                     engine = {**ENGINES[name], "device": given.device}
-                    spec = spec_of(network, size, method, **engine)
+                    spec = spec_of(network, size, method, given.rounds, **engine)
+                    if name == "kernels":
+                        row["no_kernels"] = why_no_kernels(spec, torch.device(given.device))
                     rate = trained_images(method, images) / consilia(spec, sites)
             except Exception as error:  # one path's failure must not hide the others' figures
                 rate, row[f"{name}_error"] = float("nan"), f"{type(error).__name__}: {error}"
@@ -413,28 +422,29 @@ def speed(
     images: int,
     paths: tuple[str, ...],
     given: Given,
-) -> list[dict[str, Any]]:
-    """Return images per second of the bare loop and of Consilia's paths, each method beside FedAvg."""
-    rows: list[dict[str, Any]] = []
+) -> Iterator[dict[str, Any]]:
+    """Yield images per second of the bare loop and of Consilia's paths, each method beside FedAvg."""
+    first: dict[str, Any] | None = None
     for method in methods:
         why = unfit(method, network, size)
         if why is not None:
             print(f"{network:14s} {size:4d} px {method:10s} not timed: it {why}", flush=True)
             continue
         row = turns(network, size, method, images, paths, given)
-        rows.append(row)
+        first = first or row
         own = f", with its own arithmetic {row['own']:6.0f}" if "own" in row else ""
         print(f"{network:14s} {size:4d} px {method:10s} bare {row['bare']:6.0f}{own}", flush=True)
         for name in paths:
             line = f"  {name:12s} {row[name]:6.0f}, x {told(row[f'{name}_ratios'])}"
-            if rows[0]["method"] == "fedavg":  # both over the bare loop beside them
-                beside = row[f"{name}_to_bare"] / rows[0][f"{name}_to_bare"]
+            if first["method"] == "fedavg":  # both over the bare loop beside them
+                beside = row[f"{name}_to_bare"] / first[f"{name}_to_bare"]
                 row[f"{name}_to_fedavg"] = beside
                 line += f", {beside:.2f} of FedAvg's"
             if "own" in row:
                 line += f"; of its own bare loop x {told(row[f'{name}_ratios_own'])}"
-            print(line + f"  {row.get(f'{name}_error', '')}".rstrip(), flush=True)
-    return rows
+            wrong = row.get(f"{name}_error") or (name == "kernels" and row["no_kernels"]) or ""
+            print(f"{line}  {wrong}".rstrip(), flush=True)
+        yield row
 
 
 def profile(images: int, device: str) -> str:
@@ -493,9 +503,8 @@ def cases(text: str, quick: bool) -> list[tuple[str, int, int, tuple[str, ...]]]
     return found or every
 
 
-def agreements(chosen: tuple[str, ...], device: str, kernels: str) -> list[dict[str, Any]]:
-    """Print and return how well captured and eager training agree, by study."""
-    rows = []
+def agreements(chosen: tuple[str, ...], device: str, kernels: str) -> Iterator[dict[str, Any]]:
+    """Print and yield how well captured and eager training agree, by study."""
     print("study              method     eager to itself  captured to eager")
     for study, method in AGREE:
         if chosen and method not in chosen:
@@ -511,17 +520,18 @@ def agreements(chosen: tuple[str, ...], device: str, kernels: str) -> list[dict[
                 f"{row['captured_to_eager']:18.2e}  {'agrees' if row['agrees'] else 'DIFFERS'}",
                 flush=True,
             )
-        rows.append(row)
-    return rows
+        yield row
 
 
 def main() -> None:
-    """Print both tables and write benchmarks/results/gpu.json, or gpu-cpu.json without a GPU."""
+    """Print both tables and write them, to benchmarks/results unless told otherwise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one turn, and fewer networks")
     parser.add_argument(
         "--repeats", type=int, help="turns of the bare loop and each path; default: 3"
     )
+    parser.add_argument("--rounds", type=int, default=Given.rounds, help="rounds of a turn, from 3")
+    parser.add_argument("--out", type=Path, help="default: benchmarks/results/gpu.json or the like")
     parser.add_argument("--compile", action="store_true", help="also with compiled networks")
     parser.add_argument(
         "--kernels",
@@ -540,27 +550,36 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     started = time.perf_counter()
     device = asked.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    given = Given(device, asked.repeats or (1 if asked.quick else 3))
+    given = Given(device, asked.repeats or (1 if asked.quick else 3), max(asked.rounds, 3))
     chosen = named(asked.methods, METHODS)
     result: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name() if device == "cuda" else "none",
         "repeats": given.repeats,
+        "rounds": given.rounds,
         "agreement": [],
         "speed": [],
     }
+
+    def keep() -> None:
+        result["seconds"] = time.perf_counter() - started
+        write("gpu" if device == "cuda" else "gpu-cpu", result, asked.out)
+
     if asked.only != "speed":
-        result["agreement"] = agreements(chosen, device, asked.kernels)
+        for row in agreements(chosen, device, asked.kernels):
+            result["agreement"].append(row)
+            keep()
     if asked.only != "agreement":
         paths = named(asked.paths, ENGINES) or default_paths(asked)
         print("images/s, and how many times those of the bare loop beside it")
         for network, size, images, usual in cases(asked.cases, asked.quick):
             methods = tuple(dict.fromkeys(("fedavg", *chosen))) if chosen else usual
-            result["speed"] += speed(network, size, methods, images, paths, given)
+            for row in speed(network, size, methods, images, paths, given):
+                result["speed"].append(row)
+                keep()
         if not asked.cases:
             result["profile"] = profile(CASES[0][2], device)
             print(result["profile"])
-    result["seconds"] = time.perf_counter() - started
-    write("gpu" if device == "cuda" else "gpu-cpu", result)
+    keep()
     print(json.dumps(result))
 
 

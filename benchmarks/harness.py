@@ -42,9 +42,9 @@ def told(found: Mapping[str, float]) -> str:
     return f"{median:.3f} ({low:.2f} to {high:.2f}, {pairs:.0f} pairs)"
 
 
-def write(name: str, result: Mapping[str, object]) -> Path:
-    """Write a result as JSON with the machine's facts."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+def write(name: str, result: Mapping[str, object], path: Path | None = None) -> Path:
+    """Write a result as JSON with the machine's facts, where told or among the other results."""
+    path = path or RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine(), **result}, indent=1) + "\n")
     return path

@@ -9,7 +9,9 @@ run folders, which `consilia compare STUDY --collect --out runs` reads on any ma
 lent for a while, `--minutes` ends the sweep in time, and `@FILE` reads jobs and options from a file, so that
 what matters most comes first (`benchmarks/queues`)::
 
-    benchmarks/lease.sh python3 -m benchmarks.sweep --minutes 9 @benchmarks/queues/lesions.txt
+    MPS=1 benchmarks/lease.sh python3 -m benchmarks.sweep --minutes 8 @benchmarks/queues/lesions.txt
+
+A run in which something happened to a site (it failed, was dropped or did not answer) is a failed run.
 """
 
 from __future__ import annotations
@@ -30,9 +32,16 @@ from typing import Any
 from consilia.runs.compare import variant_path
 from consilia.runs.spec import RunSpec, parse_changes, read_spec
 
+#: Seconds after which an archive is written anew.
+EVERY = 60
+
 
 class TimeIsUpError(Exception):
     """A run would outlast the sweep."""
+
+
+class SiteError(Exception):
+    """Something happened to a site."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,10 @@ def make(job: Job, out: str, data: str, until: float) -> tuple[str, float, str]:
     path = variant_path(Path(out), spec, job.variant)
     began = time.perf_counter()
 
-    def stop_in_time(line: dict[str, Any]) -> None:
+    def watch(line: dict[str, Any]) -> None:
+        if line["events"]:
+            message = "; ".join(f"{event['site']} {event['event']}" for event in line["events"])
+            raise SiteError(message)
         if time.time() > until and line["round"] < spec.rounds:
             message = f"after round {line['round']} of {spec.rounds}"
             raise TimeIsUpError(message)
@@ -73,7 +85,7 @@ def make(job: Job, out: str, data: str, until: float) -> tuple[str, float, str]:
     if time.time() > until:
         return str(path), 0.0, "TimeIsUpError: before it began"
     try:
-        run_in_process(spec, path, data=Path(data), listeners=(stop_in_time,))
+        run_in_process(spec, path, data=Path(data), listeners=(watch,))
     except Exception as error:  # a sweep reports a failed run and goes on
         return str(path), time.perf_counter() - began, f"{type(error).__name__}: {error}"
     shutil.rmtree(path / "checkpoints", ignore_errors=True)
@@ -83,11 +95,13 @@ def make(job: Job, out: str, data: str, until: float) -> tuple[str, float, str]:
 
 def pack(out: Path, target: Path) -> None:
     """Put the JSON and TOML files of every finished run into one archive; no weights, no pictures."""
-    with tarfile.open(target, "w:gz") as archive:
+    unfinished = target.with_name(f"{target.name}.part")
+    with tarfile.open(unfinished, "w:xz") as archive:
         for finished in sorted(out.rglob("metrics.json")):
             for path in sorted(finished.parent.iterdir()):
                 if path.suffix in {".json", ".jsonl", ".toml"} and path.name != "ledger.jsonl":
                     archive.add(path, path.relative_to(out))
+    unfinished.replace(target)
 
 
 class Arguments(argparse.ArgumentParser):
@@ -122,15 +136,17 @@ def main() -> None:
     """Make every run of the jobs on the command line."""
     given, began = asked(), time.perf_counter()
     until = time.time() + 60 * given.minutes
+    packed = began
     try:
         with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
             places = (given.out, given.data, until)
             for done in as_completed([pool.submit(make, job, *places) for job in given.jobs]):
                 path, seconds, wrong = done.result()
-                print(
-                    f"{time.perf_counter() - began:6.0f} s  {seconds:6.1f} s  {path}  {wrong}",
-                    flush=True,
-                )
+                now = time.perf_counter()
+                print(f"{now - began:6.0f} s  {seconds:6.1f} s  {path}  {wrong}", flush=True)
+                if given.archive and now - packed > EVERY:  # whatever happens later comes back
+                    pack(Path(given.out), given.archive)
+                    packed = time.perf_counter()
     finally:
         if given.archive:
             pack(Path(given.out), given.archive)
