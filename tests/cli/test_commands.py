@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from typer.main import get_command
 
+from consilia import __version__
 from consilia.cli.compare import seeds_told
 from consilia.cli.main import app
 from consilia.cli.show import table
@@ -103,6 +104,12 @@ def test_help_of_every_command_is_instant():
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert (found.stdout, found.returncode) == ("[]\n", 0), found.stderr
+
+
+def test_python_can_run_it_as_a_module():
+    words = [sys.executable, "-m", "consilia", "--version"]
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (found.stdout, found.returncode) == (f"consilia {__version__}\n", 0)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -658,7 +658,7 @@ CASES = [
         "unknown key of learner",
         run(learner={"net": "unet-tiny"}),
         "unknown key 'learner.net'; did you mean 'network'? (known here: name, network, objective, "
-        "normalise, class_weight, init)",
+        "normalise, mean, deviation, class_weight, init)",
     ),
     asked(
         "unknown key of training",
