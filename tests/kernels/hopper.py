@@ -1,4 +1,7 @@
-"""Compile every kernel for an NVIDIA H200, which takes no card, and print what each asks of it, as JSON."""
+"""Compile every kernel for an NVIDIA H200, which takes no card, and print what each asks of it, as JSON.
+
+After `ones`, compile them for arguments that are one, which Triton makes constants of the program.
+"""
 
 import json
 import re
@@ -101,8 +104,23 @@ def samples():
         yield sample._part, str(channels), {**block, "REACH": sample.REACH}, options
 
 
+def ones():
+    """Yield each kernel once for each whole number that Triton makes a constant because it is one."""
+    first = {}
+    for kernel, _, fixed, options in (*norms(), *convolutions(), *samples()):
+        first.setdefault(kernel, (fixed, options))
+    for kernel, (fixed, options) in first.items():
+        for name in WHOLE.intersection(kernel.arg_names):
+            yield kernel, name, {**fixed, name: 1}, options
+
+
 def main():
     found = {}
+    if "ones" in sys.argv:
+        for kernel, name, fixed, options in ones():
+            found[f"{kernel.fn.__name__} {name}"] = compiled(kernel, fixed, **options)
+        json.dump(found, sys.stdout, indent=1)
+        return
     for kernel, name, fixed, options in (*norms(), *convolutions(), *samples()):
         found[f"{kernel.fn.__name__} {name}"] = compiled(kernel, fixed, **options)
     for kernel, name, fixed, options in (*norms(), *samples()):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from consilia import kernels
 from tests.kernels.support import NEAR, far, last
@@ -75,6 +76,20 @@ def test_an_image_does_not_reach_its_neighbour(interpreted):
 def test_what_does_not_fit_is_left_to_pytorch(layer, x):
     assert not kernels.fits_convolution(x, layer)
     assert torch.equal(kernels.convolved(x, layer, layer.bias), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("inside", "out", "most"),
+    [(16, 16, 2**27), (3, 5, 2**31 // 5 + 1), (5, 3, 2**31 // 5 + 1), (1, 33, 2**31 // 33 + 1)],
+    ids=str,
+)
+def test_what_32_bits_do_not_count_is_left_to_pytorch(inside, out, most):
+    """Neither what goes in nor what comes out may have more numbers than offsets can say."""
+    layer = nn.Conv2d(inside, out, 3, padding=1)
+    with FakeTensorMode():  # tensors without memory
+        for pixels, fits in ((most - 1, True), (most, False)):
+            x = torch.empty(1, inside, pixels, 1, memory_format=torch.channels_last)
+            assert kernels.fits_convolution(x, layer) is fits
 
 
 def test_a_second_derivative_is_refused_and_not_wrong(interpreted):

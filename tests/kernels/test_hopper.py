@@ -11,14 +11,25 @@ import pytest
 from consilia import kernels
 
 
-@pytest.mark.slow
-def test_every_kernel_compiles_without_spilling():
+def compiled(*asked):
+    """Return what `hopper.py` prints."""
     clean = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("hopper.py")
     told = subprocess.run(
-        [sys.executable, script], check=True, capture_output=True, text=True, env=clean
+        [sys.executable, script, *asked], check=True, capture_output=True, text=True, env=clean
     )
-    found = json.loads(told.stdout)
+    return json.loads(told.stdout)
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_sizes_of_one():
+    found = compiled("ones")
+    assert {"_apply rows", "_gradients rows", "_convolve W", "_join h"} <= found.keys()
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_without_spilling():
+    found = compiled()
     assert len(found) > 70
     assert {name: own["stack"] for name, own in found.items() if own["stack"]} == {}
     for name, own in found.items():

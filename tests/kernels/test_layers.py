@@ -1,15 +1,17 @@
 """Networks on kernels of our own compute what they compute on PyTorch's, and whole runs come to the same."""
 
 import copy
+import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from consilia import kernels
 from consilia.engines import inprocess
-from consilia.engines.machine import why_no_kernels
+from consilia.engines.machine import card as card_of
+from consilia.engines.machine import warn_of_kernels, why_no_kernels
 from consilia.networks.layers import Chain, Convolution, fuse
 from consilia.networks.unet import UNETS, UNet
 from consilia.testing import run_toy, with_changes
@@ -139,7 +141,7 @@ def card(monkeypatch):
         monkeypatch.setattr("consilia.kernels.available", lambda: available)
         monkeypatch.setattr("consilia.kernels.fit_on", lambda device: fits)
         monkeypatch.setattr("consilia.kernels.measured_on", lambda device: measured)
-        monkeypatch.setattr("consilia.kernels.trial", lambda device, dtype: fails)
+        monkeypatch.setattr("consilia.engines.machine.trial", lambda device, dtype: fails)
 
     be()
     return be
@@ -171,43 +173,6 @@ def test_they_run_where_a_card_and_a_compiler_are(wanted, card):
     assert why_no_kernels(spec, CUDA) == "one failed"
 
 
-def test_a_trial_runs_every_kernel(interpreted, monkeypatch):
-    from consilia.kernels import conv, norm, sample
-
-    names = {
-        f"{module.__name__}.{name}": kernel
-        for module in (conv, norm, sample)
-        for name, kernel in vars(module).items()
-        if name.startswith("_") and hasattr(kernel, "__getitem__") and hasattr(kernel, "fn")
-    }
-    ran = set()
-
-    class Seen:
-        def __init__(self, name):
-            self.name = name
-
-        def __getitem__(self, grid):
-            ran.add(self.name)
-            return names[self.name][grid]
-
-    parts = {"_over_group", "_first", "_share"}  # what other kernels call
-    for name in names:
-        if name.rpartition(".")[2] not in parts:
-            monkeypatch.setattr(name, Seen(name))
-    assert kernels.trial.__wrapped__(torch.device(interpreted)) is None
-    assert ran == {name for name in names if name.rpartition(".")[2] not in parts}
-
-
-def test_a_trial_that_fails_says_how(interpreted, monkeypatch):
-    def broken(x):
-        message = "Failed to find C compiler.\nAnd more."
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(kernels, "halved", broken)
-    told = kernels.trial.__wrapped__(torch.device(interpreted))
-    assert told == "one failed (RuntimeError: Failed to find C compiler.)"
-
-
 def test_a_kind_of_card_they_were_not_measured_on_must_be_asked_for(card):
     card(measured=False)
     spec = spec_for("fedavg")
@@ -220,3 +185,67 @@ def test_a_run_that_asks_for_them_in_vain_is_told(tmp_path, caplog):
         run_toy(with_changes(spec_for("fedavg"), "engine.kernels=on", "rounds=1"), tmp_path / "run")
     told = [r.getMessage() for r in caplog.records if "kernels" in r.getMessage()]
     assert told == ["engine.kernels is 'on', but PyTorch's own kernels run: they are for a GPU"]
+
+
+@pytest.fixture
+def told(caplog):
+    """Return a function that says what a run on a card is told of kernels."""
+
+    def warn(*changes, device=CUDA, network=None):
+        caplog.clear()
+        bench = SimpleNamespace(device=device, network=lambda: network or Convolution(1, 1, 3))
+        with caplog.at_level(logging.DEBUG, "consilia"):
+            warn_of_kernels(with_changes(spec_for("fedavg"), *changes), bench)
+        return [record.getMessage() for record in caplog.records]
+
+    return warn
+
+
+def test_a_card_that_should_run_them_and_fails_is_told(card, told):
+    assert told() == []
+    card(fails="one failed")
+    why = "but PyTorch's own kernels run: one failed"
+    assert told() == [f"engine.kernels is 'auto', {why}"]
+    assert told("engine.kernels=on") == [f"engine.kernels is 'on', {why}"]
+
+
+def test_where_they_are_not_meant_nobody_is_told(card, told):
+    card(fails="one failed")
+    assert told(device=CPU) == []
+    for change in ("engine.precision=float32", "engine.compile=on", "engine.kernels=off"):
+        assert told(change) == []
+    assert told(network=nn.Conv2d(1, 1, 3)) == []
+    for lacks in ({"measured": False}, {"fits": False}, {"available": False}):
+        card(fails="one failed", **lacks)
+        assert told() == []
+
+
+def test_a_network_without_such_layers_that_asks_for_them_is_told(card, told):
+    assert told("engine.kernels=on", network=nn.Conv2d(1, 1, 3)) == [
+        "engine.kernels is 'on', but PyTorch's own kernels run: this network has no layers for them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fails", "network", "wanted"),
+    [
+        (None, Convolution(1, 1, 3), "used"),
+        ("one failed", Convolution(1, 1, 3), "not used: one failed"),
+        (None, nn.Conv2d(1, 1, 3), "not used: this network has no layers for them"),
+    ],
+    ids=["used", "failed", "other network"],
+)
+def test_a_run_says_which_card_and_whose_kernels(fails, network, wanted, card, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a card")
+    card(fails=fails)
+    bench = SimpleNamespace(device=CUDA, network=lambda: network)
+    assert card_of(spec_for("fedavg"), bench) == {"gpu": "a card", "kernels": wanted}
+    bench.device = CPU
+    assert card_of(spec_for("fedavg"), bench) == {}
+
+
+def test_a_run_folder_holds_which_card_it_was(tmp_path, monkeypatch):
+    held = {"gpu": "a card", "kernels": "used"}
+    monkeypatch.setattr(inprocess, "card", lambda spec, bench: held)
+    run_toy(with_changes(spec_for("fedavg"), "rounds=1"), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "environment.json").read_text()).items() >= held.items()

@@ -112,6 +112,56 @@ def test_what_does_not_fit_is_left_to_pytorch(norm, x, why):
     assert not kernels.fits_norm(x, norm), why
 
 
+@pytest.mark.parametrize("momentum", [1.0, 1])
+def test_statistics_that_are_replaced_keep_nothing_of_the_old(momentum, interpreted):
+    """`old + momentum * (new - old)` would round to the steps of the old."""
+    torch.manual_seed(0)
+    plain = nn.BatchNorm2d(16, momentum=momentum)
+    plain.running_mean.fill_(1e8)
+    plain.running_var.fill_(1e8)
+    own = copy.deepcopy(plain).to(interpreted)
+    x = torch.randn(2, 16, 8, 8)
+    plain(x)
+    kernels.normalised(last(x).to(interpreted), None, own, 0.0)
+    assert far(own.running_mean, plain.running_mean) < NEAR
+    assert far(own.running_var, plain.running_var) < NEAR
+
+
+def test_a_step_makes_no_gradient_for_what_nobody_used(interpreted, monkeypatch):
+    from consilia.kernels.norm import Normalised
+
+    given, backward = [], Normalised.backward
+    monkeypatch.setattr(
+        Normalised, "backward", lambda ctx, *d: given.append(d) or backward(ctx, *d)
+    )
+    x = last(torch.randn(1, 16, 8, 8, device=interpreted)).requires_grad_()
+    kernels.normalised(x, None, nn.GroupNorm(8, 16).to(interpreted), 0.0).sum().backward()
+    assert [each is None for each in given[0]] == [False, True]
+    assert x.grad.shape == x.shape
+
+
+class Swallowed(torch.autograd.Function):
+    """The same numbers; no gradient comes back."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return None
+
+
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no-bias"])
+def test_where_no_gradient_comes_none_goes_on(biased, interpreted):
+    norm = nn.GroupNorm(8, 16).to(interpreted)
+    x = last(torch.randn(1, 16, 8, 8, device=interpreted)).requires_grad_()
+    bias = torch.randn(16, device=interpreted).requires_grad_() if biased else None
+    Swallowed.apply(kernels.normalised(x, bias, norm, 0.0)).sum().backward()
+    given = [x, norm.weight, norm.bias, *([bias] if biased else [])]
+    assert [each.grad for each in given] == [None] * len(given)
+
+
 def test_a_second_derivative_is_refused_and_not_wrong(interpreted):
     x = last(torch.randn(1, 16, 8, 8, device=interpreted)).requires_grad_()
     y = kernels.normalised(x, None, nn.GroupNorm(8, 16).to(interpreted), 0.0)

@@ -33,6 +33,19 @@ def test_halving_is_what_pytorch_computes(channels, interpreted):
     assert torch.equal(own.grad.cpu(), x.grad)
 
 
+def test_halving_in_bfloat16_is_exact(interpreted):
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, 6, 14).bfloat16()
+    own = last(x).to(interpreted).requires_grad_()
+    plain = x.float().requires_grad_()
+    g = torch.randn(2, 16, 3, 7).bfloat16()
+    found, wanted = kernels.halved(own), F.max_pool2d(plain, 2)
+    assert torch.equal(found.float().cpu(), wanted)
+    found.backward(g.to(interpreted))
+    wanted.backward(g.float())
+    assert torch.equal(own.grad.float().cpu(), plain.grad)
+
+
 def test_what_is_not_a_number_is_not_hidden(interpreted):
     for place in range(4):
         x = torch.zeros(1, 16, 2, 2, device=interpreted)
@@ -88,6 +101,34 @@ def test_joining_that_does_not_fit_is_left_to_pytorch(skip, below):
 def test_halving_that_does_not_fit_is_left_to_pytorch():
     for x in (last(torch.rand(1, 4, 5, 6)), torch.rand(1, 4, 6, 6)):
         assert torch.equal(kernels.halved(x), F.max_pool2d(x, 2))
+
+
+@pytest.fixture
+def ours(monkeypatch, interpreted):
+    """Return a function that says whether kernels of our own are called; they do nothing here."""
+    from consilia.kernels import sample
+
+    def called(compute, *shapes):
+        calls = []
+        for name in ("Halved", "Joined"):
+            monkeypatch.setattr(getattr(sample, name), "apply", lambda *maps: calls.append(maps))
+        maps = [
+            torch.empty(shape, device="meta", memory_format=torch.channels_last) for shape in shapes
+        ]
+        compute(*maps)
+        return bool(calls)
+
+    return called
+
+
+def test_what_32_bits_do_not_count_is_left_to_pytorch(ours):
+    """Joined, both maps have more numbers than either; enlarged, the small one has four times as many."""
+    assert ours(kernels.halved, (2, 16, 2**12, 2**14 - 2))
+    assert not ours(kernels.halved, (2, 16, 2**12, 2**14))
+    for skip, below in ((16, 16), (1, 31), (31, 1)):
+        side = 2**12
+        assert ours(kernels.joined, (4, skip, side, side - 2), (4, below, side // 2, side // 2 - 1))
+        assert not ours(kernels.joined, (4, skip, side, side), (4, below, side // 2, side // 2))
 
 
 @pytest.mark.parametrize("what", ["halved", "joined"])

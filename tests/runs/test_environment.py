@@ -19,3 +19,11 @@ def test_the_environment_names_versions_and_no_host(tmp_path):
         "processor",
         "python",
     }
+
+
+def test_a_run_is_the_same_on_another_card(tmp_path):
+    card = {"gpu": "a card", "kernels": "used"}
+    folder = RunFolder.create(tmp_path / "run", toy_spec(), card=card)
+    again = RunFolder.create(tmp_path / "run", toy_spec(), card={"gpu": "another"})
+    assert again.environment() == json.loads(json.dumps(environment(card=card)))
+    assert folder.asked() == RunFolder.create(tmp_path / "other", toy_spec()).asked()

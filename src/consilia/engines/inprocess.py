@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,13 @@ import torch
 from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import COMMON, POOLED, Federation
 from consilia.engines.lanes import Lane, Lanes
-from consilia.engines.machine import choose_device, settle, why_no_kernels
+from consilia.engines.machine import (
+    card,
+    choose_device,
+    settle,
+    warn_of_kernels,
+    why_no_kernels,
+)
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
@@ -30,8 +35,6 @@ from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
 from consilia.training.learners import make_learner
 from consilia.training.site import Workbench
-
-LOG = logging.getLogger("consilia")
 
 #: So many sites at a time fill a GPU with small networks.
 LANES = 4
@@ -82,7 +85,7 @@ def run_in_process(
         raise DataError(msg)
     benches = make_benches(spec, method, federation)
     start = make_start(spec, federation, benches[0])
-    folder = RunFolder.create(path, spec, data)
+    folder = RunFolder.create(path, spec, data, card(spec, benches[0]))
     with folder.locked():
         if folder.finished:
             return folder.metrics()
@@ -167,15 +170,14 @@ def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Work
 def make_benches(spec: RunSpec, method: AnyMethod, federation: Federation) -> tuple[Workbench, ...]:
     """Return one workbench for each lane: as many as the run file says, at most one a site."""
     wanted, device = spec.engine.lanes, choose_device(spec)
-    why = why_no_kernels(spec, device)
-    if spec.engine.kernels == "on" and why is not None:
-        LOG.warning("engine.kernels is 'on', but PyTorch's own kernels run: %s", why)
     if wanted == "auto":
         wanted = LANES if device.type == "cuda" else 1
     if method.data == "pooled":
         wanted = 1
     many = min(wanted, len(federation.site))
-    return tuple(make_bench(spec, method, federation) for _ in range(many))
+    benches = tuple(make_bench(spec, method, federation) for _ in range(many))
+    warn_of_kernels(spec, benches[0])
+    return benches
 
 
 def make_transport(

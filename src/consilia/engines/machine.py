@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 
 import torch
 
 from consilia import kernels
 from consilia.errors import UsageError
+from consilia.kernels.trial import trial
+from consilia.networks.layers import can_fuse
 from consilia.runs.spec import RunSpec
+from consilia.training.site import Workbench
+
+LOG = logging.getLogger("consilia")
 
 #: Names of glibc's `mallopt`, with values: what is freed at the end of the heap stays up to a GiB, the heap
 #: grows in large steps, and only pieces above 32 MiB (the most that glibc takes) are asked of the system.
@@ -48,6 +54,38 @@ def keep_memory() -> None:
 
 def why_no_kernels(spec: RunSpec, device: torch.device) -> str | None:
     """Return why networks do not run on kernels of our own, or `None` where they do."""
+    return _why_none_tried(spec, device) or trial(
+        device, torch.bfloat16 if spec.engine.precision == "bf16" else torch.float32
+    )
+
+
+def warn_of_kernels(spec: RunSpec, bench: Workbench) -> None:
+    """Say why PyTorch's kernels run where ours were asked for, or should have passed their trial."""
+    why, wanted = _why_none_used(spec, bench), spec.engine.kernels
+    tried = can_fuse(bench.network()) and _why_none_tried(spec, bench.device) is None
+    if why is not None and (wanted == "on" or tried):
+        LOG.warning("engine.kernels is '%s', but PyTorch's own kernels run: %s", wanted, why)
+
+
+def card(spec: RunSpec, bench: Workbench) -> dict[str, str]:
+    """Return which GPU computes, and whether on kernels of our own; nothing where there is no GPU."""
+    if bench.device.type != "cuda":
+        return {}
+    why = _why_none_used(spec, bench)
+    return {
+        "gpu": torch.cuda.get_device_name(bench.device),
+        "kernels": "used" if why is None else f"not used: {why}",
+    }
+
+
+def _why_none_used(spec: RunSpec, bench: Workbench) -> str | None:
+    """Return why a network does not run on kernels of our own, or `None` where it does."""
+    missing = None if can_fuse(bench.network()) else "this network has no layers for them"
+    return why_no_kernels(spec, bench.device) or missing
+
+
+def _why_none_tried(spec: RunSpec, device: torch.device) -> str | None:
+    """Return why kernels of our own are not meant to run here, or `None` where a trial decides."""
     if spec.engine.kernels == "off":
         return "engine.kernels is 'off'"
     if device.type != "cuda":
@@ -62,6 +100,4 @@ def why_no_kernels(spec: RunSpec, device: torch.device) -> str | None:
         return "this card has too little shared memory for them"
     if spec.engine.kernels == "auto" and not kernels.measured_on(device):
         return "they were not measured on this kind of card; engine.kernels = 'on' takes them"
-    return kernels.trial(
-        device, torch.bfloat16 if spec.engine.precision == "bf16" else torch.float32
-    )
+    return None

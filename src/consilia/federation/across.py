@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from consilia.declare import COMMON, Federation
 from consilia.engines.inprocess import make_bench, make_start, only_test
-from consilia.engines.machine import settle
+from consilia.engines.machine import card, settle
 from consilia.engines.memory import MemoryStore
 from consilia.engines.rounds import MEBIBYTE, Listener, Rounds
 from consilia.engines.site import SiteWorker
@@ -85,7 +85,7 @@ def run_across(
     federation = labels_seen(method, spec.federation)
     settle(spec)
     bench = make_bench(spec, method, federation)
-    folder = RunFolder.create(path, spec, data)
+    folder = RunFolder.create(path, spec, data, card(spec, bench))
     path.chmod(0o700)
     with folder.locked():
         if folder.finished:

@@ -6,7 +6,6 @@ has a plain equivalent in PyTorch, which runs wherever a kernel does not fit; th
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -40,25 +39,10 @@ def fit_on(device: torch.device) -> bool:
     return bool(card.shared_memory_per_block_optin >= SHARED)
 
 
-@cache
-def trial(device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
-    """Return why the kernels fail on a card, or `None`: run each once, forward and backward.
-
-    Triton needs a C compiler besides its own, a driver that knows what it compiles for, and room on disk.
-    """
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        layer = nn.Conv2d(16, 16, 3, padding=1, device=device)
-    group, batch = nn.GroupNorm(8, 16, device=device), nn.BatchNorm2d(16, device=device)
-    x = torch.ones(1, 16, 16, 16, device=device).to(memory_format=torch.channels_last)
-    try:
-        y = normalised(convolved(x.requires_grad_(), layer, None).to(dtype), layer.bias, group, 0.0)
-        y = joined(y, halved(normalised(y, None, batch, 0.0)))
-        y.float().sum().backward()  # type: ignore[no-untyped-call]  # torch
-        with torch.no_grad():
-            normalised(x.to(dtype), None, batch.eval(), 0.0)
-    except Exception as error:  # whatever it is, PyTorch's kernels can do the work
-        return f"one failed ({type(error).__name__}: {str(error).strip().partition(chr(10))[0]})"
-    return None
+def _reached(x: Tensor, channels: int) -> bool:
+    """Whether 32-bit offsets reach every number of a feature map of this size with so many channels."""
+    images, _, height, width = x.shape
+    return images * height * width * channels < MOST
 
 
 def fits_norm(x: Tensor, norm: nn.Module) -> bool:
@@ -109,7 +93,8 @@ def fits_convolution(x: Tensor, layer: nn.Conv2d) -> bool:
         and x.dtype == torch.float32
         and not torch.is_autocast_enabled(x.device.type)
         and x.is_contiguous(memory_format=torch.channels_last)
-        and 0 < x.numel() * max(1, layer.out_channels // layer.in_channels) < MOST
+        and x.numel() > 0
+        and _reached(x, max(layer.in_channels, layer.out_channels))
     )
 
 
@@ -132,14 +117,15 @@ def _fits_sampling(*maps: Tensor) -> bool:
         and x.is_contiguous(memory_format=torch.channels_last)
         and x.dtype in (torch.float32, torch.bfloat16)
         and x.dtype == maps[0].dtype
-        and 0 < x.numel() < MOST
+        and x.numel() > 0
         for x in maps
     )
 
 
 def halved(x: Tensor) -> Tensor:
     """Return the largest of each two by two pixels."""
-    if not _fits_sampling(x) or any(side % 2 for side in x.shape[-2:]):
+    even = not any(side % 2 for side in x.shape[-2:])
+    if not even or not _fits_sampling(x) or not _reached(x, x.shape[1]):
         return F.max_pool2d(x, 2)
     from consilia.kernels.sample import Halved
 
@@ -151,7 +137,8 @@ def joined(skip: Tensor, below: Tensor) -> Tensor:
     """Return a feature map, and beside it a smaller one enlarged to its size."""
     small, large = below.shape[-2:], skip.shape[-2:]
     doubled = all(b == 2 * a and a > 1 for a, b in zip(small, large, strict=True))
-    if not doubled or not _fits_sampling(skip, below):
+    fit = doubled and _fits_sampling(skip, below)
+    if not fit or not _reached(skip, skip.shape[1] + below.shape[1]):
         below = F.interpolate(below, size=large, mode="bilinear", align_corners=True)
         return torch.cat((skip, below), 1)
     from consilia.kernels.sample import Joined

@@ -74,7 +74,7 @@ def _apply(
     there = (i < chunks)[:, None] & known[None, :]
     means = tl.load(at, mask=there, other=0.0)
     squares = tl.load(at + C, mask=there, other=0.0)
-    total = rows.to(tl.float32)
+    total = tl.full((), rows, tl.float32)  # a single row is a constant to Triton
     mean = tl.sum(means * n, 0) / total
     apart = means - mean[None, :]
     square = tl.sum(squares + n * apart * apart, 0)
@@ -95,8 +95,8 @@ def _apply(
             old_mean = tl.load(running_mean + c, mask=known, other=0.0)
             old_var = tl.load(running_var + c, mask=known, other=0.0)
             var = square / tl.maximum(total - 1.0, 1.0)
-            tl.store(running_mean + c, old_mean + momentum * (middle - old_mean), mask=known)
-            tl.store(running_var + c, old_var + momentum * (var - old_var), mask=known)
+            tl.store(running_mean + c, (1 - momentum) * old_mean + momentum * middle, mask=known)
+            tl.store(running_var + c, (1 - momentum) * old_var + momentum * var, mask=known)
     gain = tl.load(weight + c, mask=known, other=0.0)
     a = gain * scale
     b = gain * offset + tl.load(shift + c, mask=known, other=0.0)
@@ -155,7 +155,7 @@ def _gradients(
     scale = tl.load(table + image * 3 * C + c, mask=known, other=0.0)
     offset = tl.load(table + image * 3 * C + C + c, mask=known, other=0.0)
     gain = tl.load(weight + c, mask=known, other=0.0)
-    total = rows.to(tl.float32)
+    total = tl.full((), rows, tl.float32)  # a single row is a constant to Triton
     one = _over_group(gain * plain, BC, SIZE) / (total * SIZE)
     two = _over_group(gain * times, BC, SIZE) / (total * SIZE)
     if chunk == 0:
@@ -272,12 +272,15 @@ class Normalised(torch.autograd.Function):
         x, bias, weight, shift, *_, groups, slope = inputs
         ctx.save_for_backward(x, weight, shift, output[1])
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # else each step fills the table's gradient with zeros
         ctx.biased, ctx.groups, ctx.slope = bias is not None, groups, slope
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of `x`, bias, weight and shift."""
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Return the gradients of `x`, bias, weight and shift; none where the result's is none."""
+        if gradients[0] is None:
+            return (None,) * 9
         x, weight, shift, table = ctx.saved_tensors
         size = x.shape[1] // ctx.groups if ctx.groups else 1
         grid = _Grid(x, size, batch=not ctx.groups)

@@ -28,9 +28,9 @@ def _largest(x, y, pixels, h, w, C, BP: tl.constexpr, BC: tl.constexpr):
     here = (p < pixels)[:, None] & (c < C)[None, :]
     corner = (p // w) * 4 * w + 2 * (p % w)
     at = x + corner[:, None] * C + c[None, :]
-    best = tl.load(at, mask=here, other=0.0)
+    best = tl.load(at, mask=here, other=0.0).to(tl.float32)
     for step in tl.static_range(1, 4):
-        v = tl.load(at + ((step // 2) * 2 * w + step % 2) * C, mask=here, other=0.0)
+        v = tl.load(at + ((step // 2) * 2 * w + step % 2) * C, mask=here, other=0.0).to(tl.float32)
         best = tl.where((v > best) | (v != v), v, best)
     tl.store(y + p[:, None] * C + c[None, :], best, mask=here)
 
@@ -42,10 +42,11 @@ def _to_largest(x, dy, dx, pixels, h, w, C, BP: tl.constexpr, BC: tl.constexpr):
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     here = (p < pixels)[:, None] & (c < C)[None, :]
     corner = ((p // w) * 4 * w + 2 * (p % w))[:, None] * C + c[None, :]
-    best = tl.load(x + corner, mask=here, other=0.0)
+    best = tl.load(x + corner, mask=here, other=0.0).to(tl.float32)
     winner = tl.zeros((BP, BC), tl.int32)
     for step in tl.static_range(1, 4):
         v = tl.load(x + corner + ((step // 2) * 2 * w + step % 2) * C, mask=here, other=0.0)
+        v = v.to(tl.float32)
         wins = (v > best) | (v != v)
         best = tl.where(wins, v, best)
         winner = tl.where(wins, step, winner)

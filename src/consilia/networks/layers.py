@@ -73,10 +73,18 @@ class Join(nn.Module):
         return torch.cat((skip, below), 1)
 
 
+_Fusing = Convolution | Chain | Halve | Join
+
+
+def can_fuse(network: nn.Module) -> bool:
+    """Return whether a network has layers that can run fused."""
+    return any(isinstance(module, _Fusing) for module in network.modules())
+
+
 def fuse(network: nn.Module) -> nn.Module:
     """Let a network's layers run fused."""
     for module in network.modules():
-        if isinstance(module, Convolution | Chain | Halve | Join):
+        if isinstance(module, _Fusing):
             module.fused = True
     return network
 

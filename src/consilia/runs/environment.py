@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ _PACKAGES = (
 )
 
 
-def environment(data: Path | None = None) -> dict[str, Any]:
-    """Return on what a run was made: versions, machine (no host name) and where its data was."""
+def environment(data: Path | None = None, card: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return on what a run was made: versions, machine (no host name), its GPU and where its data was."""
     return {
         "data": None if data is None else str(data.resolve()),
         "consilia": consilia.__version__,
@@ -32,6 +33,7 @@ def environment(data: Path | None = None) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.machine(),
         "cores": os.cpu_count(),
+        **(card or {}),
         "packages": {name: _version(name) for name in _PACKAGES},
     }
 

@@ -69,7 +69,13 @@ class RunFolder:
     # --- beginning and coming back ---
 
     @classmethod
-    def create(cls, path: Path, spec: RunSpec, data: Path | None = None) -> RunFolder:
+    def create(
+        cls,
+        path: Path,
+        spec: RunSpec,
+        data: Path | None = None,
+        card: Mapping[str, str] | None = None,
+    ) -> RunFolder:
         """Start a run folder; a folder that holds another run is refused, never written over."""
         folder = cls(path)
         refuse_unreachable(path)
@@ -84,7 +90,7 @@ class RunFolder:
         refuse_full(path, " and holds no run")
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _write(path / "environment.json", json.dumps(environment(data), indent=1))
+            _write(path / "environment.json", json.dumps(environment(data, card), indent=1))
             asked = spec.model_dump(mode="json", exclude_none=True)
             _write(path / "spec.toml", tomli_w.dumps(asked))
         except OSError as error:
