@@ -665,13 +665,13 @@ CASES = [
         run(training={"lerning_rate": 0.1}),
         "unknown key 'training.lerning_rate'; did you mean 'learning_rate'? (known here: batch,"
         " epochs, steps, optimizer, learning_rate, weight_decay, betas, momentum, "
-        "keep_optimizer, schedule, power, augment)",
+        "keep_optimizer, schedule, power, augment, crop, intensity)",
     ),
     asked(
         "unknown key of evaluate",
         run(evaluate={"ever": 2}),
         "unknown key 'evaluate.ever'; did you mean 'every'? (known here: every, selection, "
-        "validation, per_case, portraits, pictures)",
+        "validation, unit, per_case, portraits, pictures)",
     ),
     asked(
         "unknown key of engine",

@@ -361,13 +361,20 @@ def write_h5(root):
                     file[form] = np.where(mask > 0, mask, np.where(disc(3) > 0, 0, labels + 1))
 
 
+def small_spec(name, side=16, **image):
+    """Return a study on images so small that they are quick to read, and whole."""
+    return read_spec(
+        name, {"federation.image": {"size": [side, side], **image}, "training.crop": 0}
+    )
+
+
 READ = [name for name in EVERY if not name.startswith(("phantom-", "nih-a", "nih-b"))]
 
 
 @pytest.mark.parametrize("name", READ)
 def test_every_setting_can_be_read_from_its_layout(name, data):
     channels = read_spec(name).federation.image.channels
-    spec = read_spec(name, {"federation.image": {"size": [16, 16], "channels": channels}})
+    spec = small_spec(name, channels=channels)
     sites = load_sites(spec, spec.federation, data)
     common = load_common(spec.federation, data, seed=spec.simulate.seed)
     assert (common is not None) == (spec.federation.test is not None)
@@ -406,13 +413,13 @@ def test_folds_test_on_each_patient_once(data):
     for study, count in (("breast", 5), ("skin", 5), ("retouch", 3)):
         seen = []
         for fold in range(1, count + 1):
-            spec = read_spec(f"{study}@fold{fold}", {"federation.image": {"size": [16, 16]}})
+            spec = small_spec(f"{study}@fold{fold}")
             held = load_sites(spec, spec.federation, data)
             seen += [(site, group) for site in held for group in set(held[site].test.group)]
             for cases in held.values():
                 assert not set(cases.train.group) & set(cases.test.group)
         assert len(set(seen)) == len(seen)
-        spec = read_spec(f"{study}@fold1", {"federation.image": {"size": [16, 16]}})
+        spec = small_spec(f"{study}@fold1")
         held = load_sites(spec, spec.federation, data)
         everyone = {
             (site, group)
@@ -423,19 +430,19 @@ def test_folds_test_on_each_patient_once(data):
 
 
 def test_healthy_images_are_halved_between_sites_without_labels(data):
-    spec = read_spec("breast@uul", {"federation.image": {"size": [16, 16]}})
+    spec = small_spec("breast@uul")
     held = load_sites(spec, spec.federation, data)
     healthy = [{c for c in held[s].train.case if c.startswith("n")} for s in ("busi", "busis")]
     assert [len(names) for names in healthy] == [3, 3]
     assert not healthy[0] & healthy[1]
-    spec = read_spec("breast@bil", {"federation.image": {"size": [16, 16]}})
+    spec = small_spec("breast@bil")
     held = load_sites(spec, spec.federation, data)
     assert not any(c.startswith("n") for s in held.values() for c in s.train.case)
 
 
 def test_fewer_images_of_a_part_are_among_its_own_and_of_as_many_patients_as_possible(data):
     def load(study):
-        spec = read_spec(study, {"federation.image": {"size": [8, 8]}})
+        spec = small_spec(study, 8)
         return load_sites(spec, spec.federation, data)
 
     few, more, whole = load("nih@psl+n100"), load("nih@psl+x250"), load("nih")

@@ -1,12 +1,20 @@
 """Augmentation moves images and labels together, exactly, and outside pixels are not known."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from consilia.training.augment import POLICIES, Move, Policy, apply, draw
+from consilia.engines.inprocess import make_bench
+from consilia.engines.plan import make_plan
+from consilia.errors import UsageError
+from consilia.methods import make_method
+from consilia.testing import run_toy, toy_spec
+from consilia.training.augment import POLICIES, Move, Policy, apply, draw, policy_of
 from consilia.training.batch import Batch
+from consilia.training.settings import Training
+from consilia.training.tones import TONES
 
 
 def batch(count=2, size=8, known=None, constraint=False):
@@ -101,3 +109,71 @@ def test_outside_a_gray_image_is_the_policys_border_and_outside_a_color_one_blac
     assert turned(1, light).tolist() == pytest.approx([0.8])
     assert turned(1, None).tolist() == [0]
     assert turned(3, light).tolist() == [0, 0, 0]
+
+
+# --- crops ---
+
+
+def test_a_crop_cuts_the_same_square_of_everything():
+    before = batch(count=3, size=8, known=torch.rand(3, 8, 8) > 0.5, constraint=True)
+    corner = torch.tensor([[0.0, 0.0], [0.999, 0.999], [0.25, 0.5]])
+    after = apply(Move(flags(0, 0, 0), flags(0, 0, 0), corner=corner, side=5), before)
+    for i, (top, left) in enumerate([(0, 0), (3, 3), (1, 2)]):
+        for part in ("image", "target", "known_pixels", "constraint"):
+            cut = getattr(before, part)[i][..., top : top + 5, left : left + 5]
+            assert torch.equal(getattr(after, part)[i], cut), part
+
+
+def test_a_crop_lies_anywhere_in_the_image_and_may_be_all_of_it():
+    policy = policy_of(Training(augment="none", crop=7))
+    move = draw(policy, 500, torch.Generator().manual_seed(0))
+    places = torch.arange(64.0).reshape(1, 1, 8, 8).expand(500, -1, -1, -1)
+    tags = Batch(places, torch.zeros(500, 1), None, None, None, torch.arange(500), 1)
+    assert set(apply(move, tags).image[:, 0, 0, 0].tolist()) == {0, 1, 8, 9}
+    assert torch.equal(apply(replace(move, side=8), tags).image, places)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_crops_and_intensities_are_drawn_after_all_that_was_drawn_before(name):
+    plain = POLICIES[name]
+    more = replace(plain, crop=5, tones=TONES["fedia"])
+    one, two = (draw(p, 6, torch.Generator().manual_seed(1)).parts() for p in (plain, more))
+    assert {*two} - {*one} == {"corner", "tones"}
+    assert all(torch.equal(part, two[key]) for key, part in one.items())
+
+
+def test_flips_alone_draw_three_numbers_an_image():
+    drawn, counted = torch.Generator().manual_seed(2), torch.Generator().manual_seed(2)
+    draw(policy_of(Training(augment="flips")), 4, drawn)
+    torch.rand(3, 4, generator=counted)
+    assert torch.equal(drawn.get_state(), counted.get_state())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedmix", "elr", "adele", "rmd", "fedcorr"])
+def test_methods_train_on_crops_with_other_intensities(method, tmp_path):
+    sites = [
+        {"name": "anna"},
+        {"name": "bo", "supervision": "box" if method == "fedmix" else "mask"},
+    ]
+    training = {"augment": "flips", "crop": 11, "intensity": "fedia"}
+    spec = toy_spec(
+        labels=["round"], sites=sites, rounds=2, method={"name": method}, training=training
+    )
+    found = run_toy(spec, tmp_path / "run")
+    assert math.isfinite(found["mean"]["dice"])
+
+
+def test_crops_that_fit_no_image_or_no_network_are_refused():
+    with pytest.raises(UsageError, match=r"training.crop is 17, but `image.size` is 16 x 16; crop"):
+        toy_spec(training={"crop": 17})
+    small = toy_spec(learner={"network": "unet-small"}, training={"crop": 15})
+    for make in (lambda s: make_bench(s, make_method("fedavg"), s.federation), make_plan):
+        with pytest.raises(UsageError, match=r"each side needs 16 pixels, but training.crop is 15"):
+            make(small)
+    prompted = toy_spec(method={"name": "fedlppa"}, training={"crop": 12})
+    with pytest.raises(
+        UsageError, match="prompts as large as images, so that these cannot be crop"
+    ):
+        make_plan(prompted)
+    without = {"name": "fedlppa", "settings": {"tdf": False, "pd": False}}
+    make_plan(toy_spec(method=without, training={"crop": 12}))

@@ -5,7 +5,7 @@ memory that a graph would use. `benchmarks/gpu.py` compares real graphs with the
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -14,7 +14,7 @@ import torch
 from consilia.engines.inprocess import make_bench
 from consilia.methods import make_method
 from consilia.testing import toy_sites, toy_spec
-from consilia.training.augment import POLICIES, Move, draw
+from consilia.training.augment import POLICIES, Move, draw, policy_of
 from consilia.training.batch import ResidentCases, orders
 from consilia.training.capture import TOO_FEW, Captures
 from consilia.training.identity import identity, needs_host
@@ -22,6 +22,7 @@ from consilia.training.local import draw_plan, train_locally
 from consilia.training.personal import learn_shares
 from consilia.training.settings import Training
 from consilia.training.site import Site
+from consilia.training.tones import TONES
 
 RATE = 2.0**-10  # the same number as a float and as a float32 tensor
 
@@ -105,6 +106,8 @@ def assert_equal(one, other, network="main"):
         {},
         {"augment": "mild"},
         {"augment": "rotate"},
+        {"crop": 12},
+        {"augment": "none", "intensity": "fedia"},
         {"optimizer": "adamw"},
         {"optimizer": "sgd", "momentum": 0.5},
         {"optimizer": "sgd"},
@@ -392,27 +395,36 @@ def test_a_moved_network_is_recorded_anew():
     assert recorder.recorded == 2
 
 
+CHANGES = [{"augment": name} for name in sorted(POLICIES)]
+CHANGES += [{"crop": 12}, {"augment": "none", "intensity": "fedia"}]
+
+
+def assert_moves_equal(one, other):
+    assert one.kinds() == other.kinds()
+    for name, part in one.parts().items():
+        assert torch.equal(part, other.parts()[name]), name
+
+
 @pytest.mark.parametrize("steps", [None, 7])
-@pytest.mark.parametrize("augment", sorted(POLICIES))
-def test_drawing_beforehand_draws_the_same_numbers(augment, steps):
-    settings = Training(batch=4, epochs=2, steps=steps, augment=augment)
+@pytest.mark.parametrize(
+    "training", CHANGES, ids=lambda training: " ".join(map(str, training.values()))
+)
+def test_drawing_beforehand_draws_the_same_numbers(training, steps):
+    settings = Training(batch=4, epochs=2, steps=steps, **training)
     used = torch.tensor([3, 1, 4, 5, 9, 2, 6, 8, 7, 0])
     plan = draw_plan(used, settings, torch.Generator().manual_seed(3))
     generator = torch.Generator().manual_seed(3)
     batches = orders(10, 4, 2, steps, generator)
     for planned, positions in zip(plan, batches, strict=True):
         assert torch.equal(planned.images, used[positions])
-        move = draw(POLICIES[augment], len(positions), generator)
-        for mine, theirs in zip(vars(planned.move).values(), vars(move).values(), strict=True):
-            assert (mine is None and theirs is None) or torch.equal(mine, theirs)
+        move = draw(policy_of(settings), len(positions), generator)
+        assert_moves_equal(planned.move, move)
 
 
 def test_moves_are_joined_and_split_again():
     generator = torch.Generator().manual_seed(0)
-    moves = [draw(POLICIES["rotate"], count, generator) for count in (3, 2)]
+    policy = replace(POLICIES["rotate"], crop=5, tones=TONES["fedia"])
+    moves = [draw(policy, count, generator) for count in (3, 2)]
     again = Move.joined(moves).split([3, 2])
     for move, other in zip(moves, again, strict=True):
-        assert all(
-            torch.equal(a, b)
-            for a, b in zip(vars(move).values(), vars(other).values(), strict=True)
-        )
+        assert_moves_equal(move, other)

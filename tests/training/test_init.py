@@ -10,7 +10,7 @@ from tests.methods.support import assert_same_state, server_weights
 
 from consilia.errors import UsageError
 from consilia.networks.classifiers import DenseNet121
-from consilia.testing import run_toy, toy_spec
+from consilia.testing import run_toy, toy_spec, with_changes
 from consilia.training.learner import PlainLearner
 from consilia.training.site import Workbench
 
@@ -20,6 +20,14 @@ CPU = torch.device("cpu")
 def bench_of(spec):
     learner = PlainLearner.of(spec.learner, spec.federation)
     return Workbench(learner, spec.federation, CPU, spec.seed)
+
+
+def large_spec(channels=1, network="densenet121"):
+    """Return a toy run of a network on images that are large enough for it."""
+    spec = toy_spec("multi-label", learner={"network": network})
+    return with_changes(
+        spec, "federation.image.size=[32, 32]", f"federation.image.channels={channels}"
+    )
 
 
 def other_start(spec):
@@ -78,7 +86,7 @@ def test_all_but_the_head_must_fit(fault, tmp_path):
 
 
 def test_a_densenet_body_starts_a_network_with_other_labels(tmp_path):
-    spec = toy_spec("multi-label", learner={"network": "densenet121"})
+    spec = large_spec()
     torch.manual_seed(3)
     body = without_head(DenseNet121(1, 14).state_dict())
     save_file(body, tmp_path / "body.safetensors")
@@ -88,11 +96,13 @@ def test_a_densenet_body_starts_a_network_with_other_labels(tmp_path):
     assert torch.equal(found["head.bias"], torch.zeros(2))
 
 
-def test_the_conversion_that_the_docs_show_works(tmp_path, monkeypatch):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_conversion_that_the_docs_show_works(channels, tmp_path, monkeypatch):
+    """Files of ImageNet weights have a first layer for color images; gray ones take it summed."""
     page = (Path(__file__).parents[2] / "docs/methods/fedlsm.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     torch.manual_seed(3)
-    ours = without_head(DenseNet121(1, 1).state_dict())
+    ours = without_head(DenseNet121(3, 1).state_dict())
     plain = {n.removeprefix("body.").replace(".layers.", "."): t for n, t in ours.items()}
     old = {  # as the oldest files have it: norm.1, and no count of batches
         re.sub(r"(denselayer\d+\.)(norm|conv)([12])\.", r"\1\2.\3.", name): tensor
@@ -103,9 +113,39 @@ def test_the_conversion_that_the_docs_show_works(tmp_path, monkeypatch):
     for theirs in (plain, old):
         save_file({**theirs, "classifier.weight": torch.zeros(1)}, "densenet121.safetensors")
         exec(code, {})
-        spec = toy_spec("multi-label", learner={"network": "densenet121"})
+        spec = large_spec(channels)
         found = bench_of(spec).start(init=tmp_path / "body.safetensors")
-        assert_same_state(without_head(found), ours)
+        first = "body.features.conv0.weight"
+        assert ours[first].shape == (64, 3, 7, 7)
+        expected = ours if channels == 3 else {**ours, first: ours[first].sum(1, keepdim=True)}
+        assert_same_state(without_head(found), expected)
+
+
+@pytest.mark.parametrize("network", ["cnn-small", "densenet121"])
+def test_weights_for_color_images_say_the_same_of_gray_ones(network, tmp_path, caplog):
+    color, gray = large_spec(3, network), large_spec(1, network)
+    held = other_start(color)
+    save_file(held, tmp_path / "start.safetensors")
+    found = bench_of(gray).start(init=tmp_path / "start.safetensors")
+    x = torch.rand(2, 1, 32, 32)
+    scores = []
+    for spec, weights, image in ((color, held, x.expand(-1, 3, -1, -1)), (gray, found, x)):
+        model = bench_of(spec).network().eval()
+        model.load_state_dict(weights)
+        scores.append(model(image))
+    torch.testing.assert_close(*scores)
+    (record,) = caplog.records
+    assert re.match(
+        r"learner.init has start weights for color images and these are gray; 'body\.[\w.]+' is "
+        "summed over its three channels",
+        record.message,
+    )
+
+
+def test_other_numbers_of_channels_do_not_fit(tmp_path):
+    save_file(other_start(large_spec(2, "cnn-small")), tmp_path / "start.safetensors")
+    with pytest.raises(UsageError, match=r"of 'body.0.weight' it has shape \(16, 2, 3, 3\)"):
+        bench_of(large_spec(1, "cnn-small")).start(init=tmp_path / "start.safetensors")
 
 
 def test_a_run_starts_from_it_and_a_checkpoint_serves_too(tmp_path):

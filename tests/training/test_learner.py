@@ -6,9 +6,9 @@ from torch import nn
 
 from consilia.errors import UsageError
 from consilia.networks.unet import UNETS, UNet
-from consilia.testing import toy_spec
+from consilia.testing import toy_spec, with_changes
 from consilia.training.dual import DualLearner
-from consilia.training.learner import PlainLearner
+from consilia.training.learner import CLASSIFIERS, PlainLearner
 from consilia.training.selection import SelectionLearner
 from consilia.training.settings import LearnerSettings
 from consilia.training.site import laid_out
@@ -39,6 +39,21 @@ def learner(task="segmentation", labels=("round", "square"), **settings):
             "segmentation",
             {"objective": "dice-foreground"},
             "is for one label, the federation has 2; use 'dice'",
+        ),
+        (
+            "multi-label",
+            {"network": "densenet121"},
+            "halves images 5 times, so each side needs 32 pixels, but `image.size` is 16 x 16; choose",
+        ),
+        (
+            "multi-label",
+            {"mean": [0.5]},
+            "learner.mean is for fixed normalisation, but learner.normalise is 'unit'; set it to 'fixed'",
+        ),
+        (
+            "segmentation",
+            {"normalise": "fixed", "deviation": [0.2, 0.3]},
+            "`image.channels` is 1, but learner.deviation has 2; give learner.deviation 1 number",
         ),
     ],
 )
@@ -101,6 +116,43 @@ def test_instance_normalisation_removes_offset_and_scale():
     with torch.no_grad():
         one, two = found.probabilities(network, x), found.probabilities(network, 0.2 + x * 3)
     assert torch.allclose(one, two, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("channels", "settings", "mean", "deviation"),
+    [
+        (3, {}, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        (1, {}, [0.449], [0.226]),
+        (1, {"mean": [0.506], "deviation": [0.252]}, [0.506], [0.252]),
+    ],
+    ids=["color", "gray", "given"],
+)
+def test_fixed_normalisation_is_the_same_for_every_image(channels, settings, mean, deviation):
+    spec = with_changes(toy_spec("multi-label"), f"federation.image.channels={channels}")
+    found = PlainLearner.of(LearnerSettings(normalise="fixed", **settings), spec.federation)
+    x = torch.rand(2, channels, 16, 16)
+    expected = (x - torch.tensor(mean)[:, None, None]) / torch.tensor(deviation)[:, None, None]
+    network = found.build().eval()
+    torch.testing.assert_close(found.prepared(x), expected)
+    torch.testing.assert_close(found.logits(network, x), network(expected))
+
+
+def test_fixed_normalisation_of_other_channels_wants_numbers():
+    spec = with_changes(toy_spec(), "federation.image.channels=4")
+    sentence = "`image.channels` is 4, but ImageNet has 3; give learner.mean 4 numbers"
+    with pytest.raises(UsageError, match=sentence):
+        PlainLearner.of(LearnerSettings(normalise="fixed"), spec.federation)
+
+
+@pytest.mark.parametrize("network", CLASSIFIERS)
+def test_a_classifier_takes_the_smallest_images_that_it_says_it_takes(network):
+    side = 2 ** CLASSIFIERS[network]
+    spec = with_changes(toy_spec("multi-label"), f"federation.image.size=[{side}, {side}]")
+    found = PlainLearner.of(LearnerSettings(network=network), spec.federation)
+    assert found.logits(found.build().eval(), torch.rand(2, 1, side, side)).shape == (2, 2)
+    less = with_changes(toy_spec("multi-label"), f"federation.image.size=[{side - 1}, {side}]")
+    with pytest.raises(UsageError, match=f"each side needs {side} pixels"):
+        PlainLearner.of(LearnerSettings(network=network), less.federation)
 
 
 @pytest.mark.parametrize(("network", "last"), [("unet-fedlppa", True), ("unet-small", False)])

@@ -33,7 +33,7 @@ from consilia.readers.site import load_common, load_site, pool
 from consilia.runs.results import Fingerprints
 from consilia.runs.spec import RunSpec
 from consilia.runs.store import RunFolder
-from consilia.training.learners import make_learner
+from consilia.training.learners import make_learner, refuse_crop
 from consilia.training.site import Workbench
 
 #: So many sites at a time fill a GPU with small networks.
@@ -154,6 +154,7 @@ def load_own(spec: RunSpec, federation: Federation, name: str, data: Path) -> Si
 def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Workbench:
     """Return the network and device that all sites share."""
     learner = method.learner(make_learner(spec.learner, federation))
+    refuse_crop(learner, spec.training.crop)
     device = choose_device(spec)
     return Workbench(
         learner,

@@ -20,7 +20,7 @@ from consilia.methods.contract import AnyMethod, Wire, wire_of
 from consilia.payload import Group, Layout, Shape
 from consilia.runs.spec import RunSpec
 from consilia.training.learner import layout_of
-from consilia.training.learners import make_learner
+from consilia.training.learners import make_learner, refuse_crop
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def make_plan(spec: RunSpec) -> Plan:
     refuse_unfit(spec.method.name, method, spec.federation)
     federation = labels_seen(method, spec.federation)
     learner = method.learner(make_learner(spec.learner, federation))
+    refuse_crop(learner, spec.training.crop)
     with torch.device("meta"):
         network = learner.build()
     layout = layout_of(learner.groups(network), network, federation)

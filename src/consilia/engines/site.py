@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from consilia.datasets.contract import SiteData
+from consilia.datasets.contract import Cases, SiteData
 from consilia.declare import POOLED, Federation
 from consilia.engines.judge import Judgement, judge, save_pictures
 from consilia.engines.memory import MemoryStore
@@ -131,16 +132,22 @@ class SiteWorker:
         models = model.models if isinstance(model, Panel) else (model,)
         validation = None
         if self.data.validation is not None and len(self.data.validation):
-            held = [judge(self.bench, self.federation, m, self.data.validation)[0] for m in models]
+            units = self._units(self.data.validation)
+            held = [judge(self.bench, self.federation, m, units)[0] for m in models]
             validation = Judgement.mean_of(held).means
         if not len(self.data.test):
             return Scores({}, validation), Judgement({}, (), (), (), np.zeros((0, 0)))
-        tests = [judge(self.bench, self.federation, m, self.data.test) for m in models]
+        units = self._units(self.data.test)
+        tests = [judge(self.bench, self.federation, m, units) for m in models]
         test = Judgement.mean_of([judgement for judgement, _ in tests])
         if self.folder is not None:  # pictures stay here, whatever leaves
             path = self.folder / f"{self.name}.npz"
             save_pictures(path, self.data.test, tests[0][1], test, self.spec.evaluate.pictures)
         return Scores(test.means, validation), test
+
+    def _units(self, cases: Cases) -> Cases:
+        """Return cases as the study scores them: whole volumes, or each of their slices alone."""
+        return cases if self.spec.evaluate.unit == "volume" else replace(cases, volume=None)
 
     # --- what the site remembers ---
 

@@ -34,6 +34,7 @@ class EvaluateSettings(Declared):
     every: Count = 5
     selection: Literal["last_round", "last_ten", "best_validation"] = "last_round"
     validation: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    unit: Literal["volume", "image"] = "volume"
     per_case: bool = False
     portraits: bool = False
     pictures: Annotated[int, Field(ge=0, le=50)] = 3
@@ -149,6 +150,17 @@ class RunSpec(Declared):
             )
             raise UsageError(msg)
         self._is_never_deserted()
+        return self
+
+    @model_validator(mode="after")
+    def _crops_are_parts_of_images(self) -> Self:
+        height, width = self.federation.image.size
+        if self.training.crop > min(height, width):
+            msg = (
+                f"training.crop is {self.training.crop}, but `image.size` is {height} x {width}; crop to "
+                f"{min(height, width)} at most, or leave images whole with 0"
+            )
+            raise UsageError(msg)
         return self
 
     def _is_never_deserted(self) -> None:

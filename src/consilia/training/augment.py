@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from consilia.training.batch import Batch
+from consilia.training.settings import Training
+from consilia.training.tones import TONES, Tones, apply_tones, draw_tones, taken
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How far images may be moved; all zero leaves them alone.
+    """How far images may be moved, and what becomes of their intensities; the default leaves them alone.
 
     Attributes:
         hflip: Probability of a left-right flip.
@@ -29,6 +31,8 @@ class Policy:
         scale: Largest relative change of scale.
         shift: Largest shift, relative to the image.
         border: What lies outside a gray image, from 0 to 1; a color image is black outside.
+        crop: Side of the square that is cut out, the last of all moves; 0 keeps images whole.
+        tones: What intensities go through, on top.
     """
 
     hflip: float = 0.0
@@ -39,6 +43,8 @@ class Policy:
     scale: float = 0.0
     shift: float = 0.0
     border: float = 0.0
+    crop: int = 0
+    tones: Tones | None = None
 
     @property
     def resamples(self) -> bool:
@@ -57,49 +63,63 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+def policy_of(training: Training) -> Policy:
+    """Return how a run file has its training images changed."""
+    tones = TONES.get(training.intensity)
+    return replace(POLICIES[training.augment], crop=training.crop, tones=tones)
+
+
 @dataclass(frozen=True)
 class Move:
-    """One drawn augmentation of a batch; `affine` maps output to input positions."""
+    """One drawn augmentation of a batch; `affine` maps output to input positions.
+
+    `corner` says where in the room for it a crop of `side` pixels lies, from 0 to 1. The side is one for
+    all, so that the moved batch has a shape that is known beforehand.
+    """
 
     hflip: Bool[Tensor, " b"]
     vflip: Bool[Tensor, " b"]
     turns: Int[Tensor, " b"] | None = None
     affine: Float[Tensor, "b 2 3"] | None = None
     border: Float[Tensor, " b"] | None = None
+    corner: Float[Tensor, "b 2"] | None = None
+    tones: Float[Tensor, "b 5"] | None = None
+    side: int = 0
+
+    def parts(self) -> dict[str, Tensor]:
+        """Return what there is to the move, by name; each part has one row per image."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: part for name, part in found.items() if isinstance(part, Tensor)}
 
     @classmethod
     def joined(cls, moves: Sequence[Move]) -> Move:
         """Return the moves of several batches of one policy, one after another."""
-        columns: Any = zip(*map(_parts, moves), strict=True)
-        parts: Any = (None if column[0] is None else torch.cat(column) for column in columns)
-        return cls(*parts)
+        each = [move.parts() for move in moves]
+        return moves[0]._with({name: torch.cat([e[name] for e in each]) for name in each[0]})
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Move:
         """Return the move with every part changed alike (brought to a device, copied)."""
-        parts: Any = (None if part is None else change(part) for part in _parts(self))
-        return Move(*parts)
+        return self._with({name: change(part) for name, part in self.parts().items()})
 
     def split(self, sizes: Sequence[int]) -> list[Move]:
         """Return the move of each batch again; the inverse of `joined`."""
-        columns: Any = (
-            [None] * len(sizes) if part is None else torch.split(part, list(sizes))
-            for part in _parts(self)
-        )
-        return [Move(*parts) for parts in zip(*columns, strict=True)]
+        names, parts = list(self.parts()), list(self.parts().values())
+        columns = (torch.split(part, list(sizes)) for part in parts)
+        rows = zip(*columns, strict=True)
+        return [self._with(dict(zip(names, row, strict=True))) for row in rows]
 
     def fill(self, other: Move) -> None:
         """Take over another move of the same kind, in place."""
-        for mine, theirs in zip(_parts(self), _parts(other), strict=True):
-            if mine is not None and theirs is not None:
-                mine.copy_(theirs)
+        theirs = other.parts()
+        for name, mine in self.parts().items():
+            mine.copy_(theirs[name])
 
-    def kinds(self) -> tuple[bool, ...]:
-        """Return which parts there are."""
-        return tuple(part is not None for part in _parts(self))
+    def kinds(self) -> tuple[int | str, ...]:
+        """Return which parts there are, and the side of the crop."""
+        return (self.side, *self.parts())
 
-
-def _parts(move: Move) -> tuple[Tensor | None, ...]:
-    return (move.hflip, move.vflip, move.turns, move.affine, move.border)
+    def _with(self, parts: dict[str, Any]) -> Move:
+        return replace(self, **parts)
 
 
 def draw(policy: Policy, count: int, generator: torch.Generator) -> Move:
@@ -110,7 +130,10 @@ def draw(policy: Policy, count: int, generator: torch.Generator) -> Move:
         turns = torch.randint(0, 4, (count,), generator=generator) * (chance[2] < policy.turns)
     affine = _draw_affine(policy, count, generator) if policy.resamples else None
     border = torch.full((count,), policy.border) if policy.border else None
-    return Move(chance[0] < policy.hflip, chance[1] < policy.vflip, turns, affine, border)
+    corner = torch.rand(count, 2, generator=generator) if policy.crop else None
+    tones = None if policy.tones is None else draw_tones(policy.tones, count, generator)
+    flips = (chance[0] < policy.hflip, chance[1] < policy.vflip)
+    return Move(*flips, turns, affine, border, corner, tones, policy.crop)
 
 
 def _draw_affine(policy: Policy, count: int, generator: torch.Generator) -> Tensor:
@@ -136,6 +159,10 @@ def apply(move: Move, batch: Batch) -> Batch:
     if move.affine is not None:
         border = None if move.border is None else move.border.to(batch.image.device)
         parts = parts.resampled(move.affine.to(batch.image.device), border)
+    if move.corner is not None:
+        parts = parts.cropped(move.corner.to(batch.image.device), move.side)
+    if move.tones is not None:
+        parts = replace(parts, image=apply_tones(move.tones.to(parts.image), parts.image))
     return parts.back(batch)
 
 
@@ -175,6 +202,16 @@ class _Parts:
         inside = (grid.abs() <= 1).all(-1)[:, None].to(image.dtype)
         labels = F.grid_sample(self.labels, grid, mode="nearest", align_corners=False)
         return _Parts(image, torch.cat((labels, inside), 1))
+
+    def cropped(self, corner: Tensor, side: int) -> _Parts:
+        def cut(planes: Tensor) -> Tensor:
+            for axis in (2, 3):
+                first = (corner[:, axis - 2] * (planes.shape[axis] - side + 1)).long()
+                within = torch.arange(side, device=planes.device)
+                planes = taken(planes, axis, first[:, None] + within)
+            return planes
+
+        return _Parts(cut(self.image), None if self.labels is None else cut(self.labels))
 
     def back(self, batch: Batch) -> Batch:
         if self.labels is None:

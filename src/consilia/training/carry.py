@@ -8,17 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from consilia.training.augment import POLICIES, Move, apply, draw
+from consilia.training.augment import Move, apply, draw, policy_of
 from consilia.training.batch import Batch
 from consilia.training.site import Site
 
 
 def grid_move(site: Site) -> Move:
-    """Draw this round's flips and quarter turns of every training image.
+    """Draw this round's flips, quarter turns and intensities of every training image.
 
-    Rotations, shifts and changes of scale are left out: what they do to pixels cannot be undone.
+    Rotations, shifts, changes of scale and crops are left out: what they do to pixels cannot be undone.
     """
-    policy = replace(POLICIES[site.training.augment], rotate=0.0, scale=0.0, shift=0.0)
+    policy = replace(policy_of(site.training), rotate=0.0, scale=0.0, shift=0.0, crop=0)
     return draw(policy, len(site.train), site.generator("views"))
 
 
@@ -34,7 +34,8 @@ def undo(move: Move) -> Move:
 
 
 def carry(move: Move, planes: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-    """Return planes moved like images."""
+    """Return planes moved like images, their values as they were."""
     nothing = planes.new_zeros(len(planes), 1)
     index = torch.arange(len(planes), device=planes.device)
-    return apply(move, Batch(planes, nothing, None, None, None, index, 1)).image.clone()
+    still = Batch(planes, nothing, None, None, None, index, 1)
+    return apply(replace(move, tones=None), still).image.clone()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import cast, final
+from typing import Literal, cast, final
 
 import torch
 from jaxtyping import Float, UInt8
@@ -31,8 +31,11 @@ from consilia.payload import Layout
 from consilia.training.batch import Batch
 from consilia.training.settings import LearnerSettings
 
-CLASSIFIERS = ("cnn-small", "densenet121")
+#: Networks for image-level labels, and how often each halves an image.
+CLASSIFIERS = {"cnn-small": 4, "densenet121": 5}
 NETWORKS = (*UNETS, *CLASSIFIERS)
+#: What ImageNet's images have per channel, on a scale from 0 to 1: means and deviations.
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "deviation": (0.229, 0.224, 0.225)}
 NORMALISATION = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -121,6 +124,8 @@ class PlainLearner(Learner):
     Attributes:
         size: Height and width of the images, for networks built around this one.
         sites: How many sites the federation has, for the same.
+        mean: What is subtracted from each channel where `normalise` is "fixed".
+        deviation: What each channel is divided by then.
         projection: Width of a projection between a classifier's features and its head; 0 for none.
     """
 
@@ -131,6 +136,8 @@ class PlainLearner(Learner):
     labels: int
     size: tuple[int, int]
     sites: int
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
     projection: int = 0
 
     @classmethod
@@ -148,7 +155,7 @@ class PlainLearner(Learner):
                 f"{', '.join(UNETS if segments else CLASSIFIERS)}"
             )
             raise UsageError(msg)
-        halvings = len(UNETS[network].channels) - 1 if segments else 0
+        halvings = len(UNETS[network].channels) - 1 if segments else CLASSIFIERS[network]
         if min(federation.image.size) < 2**halvings:
             height, width = federation.image.size
             msg = (
@@ -181,6 +188,8 @@ class PlainLearner(Learner):
             len(federation.labels),
             federation.image.size,
             len(federation.site),
+            per_channel("mean", settings, federation.image.channels),
+            per_channel("deviation", settings, federation.image.channels),
         )
 
     @property
@@ -252,10 +261,40 @@ class PlainLearner(Learner):
         """Return images as the network wants them."""
         if self.normalise == "unit":
             return image
+        if self.normalise == "fixed":
+            # By plain numbers: a tensor of them would be copied to a GPU within a recorded step.
+            each = zip(image.unbind(1), self.mean, self.deviation, strict=True)
+            return torch.stack([(plane - mean) / std for plane, mean, std in each], 1)
         over = (1, 2, 3)
         mean = image.mean(over, keepdim=True)
         std = image.std(over, correction=0, keepdim=True)
         return (image - mean) / std.clamp(min=1e-6)
+
+
+def per_channel(
+    key: Literal["mean", "deviation"], settings: LearnerSettings, channels: int
+) -> tuple[float, ...]:
+    """Return the run file's numbers for fixed normalisation, or ImageNet's; a gray image has their mean."""
+    given: tuple[float, ...] | None = getattr(settings, key)
+    if settings.normalise != "fixed":
+        if given is not None:
+            msg = (
+                f"learner.{key} is for fixed normalisation, but learner.normalise is "
+                f"'{settings.normalise}'; set it to 'fixed', or leave out learner.{key}"
+            )
+            raise UsageError(msg)
+        return ()
+    numbers = IMAGENET[key] if given is None else given
+    if len(numbers) == channels:
+        return numbers
+    if given is None and channels == 1:
+        return (sum(numbers) / len(numbers),)
+    has = f"learner.{key} has {len(numbers)}" if given is not None else "ImageNet has 3"
+    msg = (
+        f"fixed normalisation needs a {key} for each channel, and `image.channels` is {channels}, but "
+        f"{has}; give learner.{key} {channels} number{'s' * (channels > 1)}"
+    )
+    raise UsageError(msg)
 
 
 def split_groups(network: nn.Module) -> dict[str, tuple[str, ...]]:

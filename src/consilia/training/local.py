@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from consilia.training.augment import POLICIES, Move, draw
+from consilia.training.augment import Move, draw, policy_of
 from consilia.training.batch import Batch, orders
 from consilia.training.capture import Captures
 from consilia.training.identity import identity, needs_host
@@ -132,7 +132,7 @@ def draw_plan(
     used: Tensor, settings: Training, randoms: torch.Generator, *, moving: bool = True
 ) -> list[Planned]:
     """Draw every batch of a local training and how its images move, and send all to the device at once."""
-    policy = POLICIES[settings.augment]
+    policy = policy_of(settings)
     orderly = orders(len(used), settings.batch, settings.epochs, settings.steps, randoms)
     positions, moves = [], []
     for part in orderly:

@@ -11,6 +11,8 @@ from consilia.declare.federation import Declared
 Positive = Annotated[int, Field(ge=1)]
 Beta = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Intensity = Annotated[float, Field(allow_inf_nan=False)]
+Spread = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class LearnerSettings(Declared):
@@ -19,7 +21,9 @@ class LearnerSettings(Declared):
     name: str = "plain"
     network: str = "auto"
     objective: Literal["auto", "dice", "dice-foreground", "partial-ce", "bce", "ce"] = "auto"
-    normalise: Literal["unit", "instance"] = "unit"
+    normalise: Literal["unit", "instance", "fixed"] = "unit"
+    mean: tuple[Intensity, ...] | None = None
+    deviation: tuple[Spread, ...] | None = None
     class_weight: Literal["none", "positive", "entry"] = "none"
     init: str | None = None
 
@@ -39,3 +43,9 @@ class Training(Declared):
     schedule: Literal["constant", "poly"] = "constant"
     power: Rate = 0.9
     augment: Literal["none", "hflip", "flips", "rotate", "mild"] = "flips"
+    crop: Annotated[int, Field(ge=0)] = 0
+    intensity: Literal["none", "fedia"] = "none"
+
+    def without_augmentation(self) -> Training:
+        """Return the same training on images as they are."""
+        return self.model_copy(update={"augment": "none", "crop": 0, "intensity": "none"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,7 @@ from consilia.errors import UsageError
 from consilia.networks.layers import Chain, fuse
 from consilia.ops.losses import ClassWeights, Weighs, label_counts, negatives_over_positives
 from consilia.payload import Layout, PackedWeights, Packing, Weights
-from consilia.training.augment import POLICIES, apply, draw
+from consilia.training.augment import apply, draw, policy_of
 from consilia.training.batch import Batch, ResidentCases
 from consilia.training.capture import Captures
 from consilia.training.learner import Learner, layout_of
@@ -28,6 +29,7 @@ from consilia.training.seeds import generator, seeded
 from consilia.training.settings import Training
 from consilia.training.transfer import fetch, fill
 
+LOG = logging.getLogger("consilia")
 Precision = Literal["tf32", "float32", "bf16"]
 
 #: The overlay that replaces the declared labels; others are a method's own (temporal targets).
@@ -159,7 +161,8 @@ def laid_out(network: nn.Module) -> nn.Module:
 def read_init(path: Path, wanted: Weights) -> dict[str, Tensor]:
     """Return the start weights of a file: a network's own, or those in a checkpoint's server state.
 
-    A file without a head, or with one for other labels, gives all but the head, which stays as drawn.
+    A file without a head, or with one for other labels, gives all but the head, which stays as drawn. A
+    first layer for color images serves gray ones, summed over its channels.
 
     Args:
         path: A .safetensors file.
@@ -174,7 +177,9 @@ def read_init(path: Path, wanted: Weights) -> dict[str, Tensor]:
         msg = f"learner.init '{path}' is not a .safetensors file of weights; name another one"
         raise UsageError(msg) from None
     inner = {name.partition("weights/")[2]: value for name, value in held.items()}
-    found = {name: value for name, value in inner.items() if name} or held
+    found = summed_over_color(
+        {name: value for name, value in inner.items() if name} or held, wanted
+    )
     shapes = {
         name: [tuple(each[name].shape) if name in each else None for each in (found, wanted)]
         for name in sorted({*wanted, *found})
@@ -191,6 +196,26 @@ def read_init(path: Path, wanted: Weights) -> dict[str, Tensor]:
         )
         raise UsageError(msg)
     return found
+
+
+def summed_over_color(found: Weights, wanted: Weights) -> dict[str, Tensor]:
+    """Return weights whose kernels for three channels are summed where the network has one.
+
+    A gray image given three times has the same scores from the one as from the other.
+    """
+    summed = {
+        name: value.sum(1, keepdim=True)
+        for name, value in found.items()
+        if value.dim() == 4 and value.shape[1] == 3
+        if name in wanted and tuple(wanted[name].shape) == (len(value), 1, *value.shape[2:])
+    }
+    for name in summed:
+        LOG.warning(
+            "learner.init has start weights for color images and these are gray; '%s' is summed over "
+            "its three channels",
+            name,
+        )
+    return {**found, **summed}
 
 
 Pure = Callable[[Workbench, Batch, Mapping[str, Tensor]], Tensor]
@@ -283,9 +308,7 @@ class Site:
     def views(self, purpose: str = "views") -> Batch:
         """Return every training image once, augmented as the run file says, as this round sees it."""
         whole = self.train.cut(torch.arange(len(self.train), device=self.bench.device))
-        return apply(
-            draw(POLICIES[self.training.augment], len(whole), self.generator(purpose)), whole
-        )
+        return apply(draw(policy_of(self.training), len(whole), self.generator(purpose)), whole)
 
     def probabilities(self, image: Tensor, network: str = "main") -> Tensor:
         """Return a network's probabilities in evaluation mode, without a gradient."""
