@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from consilia.errors import RunError
 from consilia.methods import make_method, why_not
 from consilia.methods.labelsets.fedlsm import Begin, Down, Intro, Server, Up
 from consilia.methods.labelsets.lesson import part_by_uncertainty
+from consilia.ops.confident import entry_loss
+from consilia.ops.losses import ClassWeights
 from consilia.ops.mixup import draw_share
 from consilia.report.page import write_report
 from consilia.report.record import Record
@@ -168,9 +171,10 @@ def plain_run(spec, sites):
                 for key, part in (("confident", low), ("uncertain", high))
             ]
             shown = {}
-            batches = orders(
-                len(stream), spec.training.batch, 1, spec.training.steps, r["batches main"]
-            )
+            size = spec.training.batch
+            if use["included"] and use["enhance"]:
+                size -= use["mixed"]
+            batches = orders(len(stream), size, 1, spec.training.steps, r["batches main"])
             for positions in batches:
                 torch.rand(3, len(positions), generator=r["batches main"])
                 index = [stream[j] for j in positions]
@@ -266,6 +270,9 @@ def plain_run(spec, sites):
                         slow = use["statistics"] == "followed" and g.is_floating_point()
                         g.copy_(use["decay"] * g + (1 - use["decay"]) * f if slow else f)
             moments[name] = adam.state_dict()
+            if use["counted"] == "all":
+                for i in set(every) - set(shown):
+                    shown[i] = [c for c in range(3) if known[i, c] and target[i, c]]
             counts[name] = [sum(c in shown[i] for i in shown) for c in range(3)]
             sent[name] = {k: v.clone() for k, v in network.state_dict().items()}
         sizes = {n: len(sites[n].train) for n in sites}
@@ -304,6 +311,8 @@ def plain_run(spec, sites):
         {"weighted": "positive", "together": True},
         {"weighted": "none", "soft": True},
         {"statistics": "followed", "decay": 0.9},
+        {"counted": "all"},
+        {"included": True, "mixed": 1},
     ],
     ids=[
         "whole",
@@ -315,6 +324,8 @@ def plain_run(spec, sites):
         "positive-together",
         "soft",
         "followed",
+        "all-counted",
+        "included",
     ],
 )
 def test_fedlsm_is_its_algorithm(task, settings, tmp_path):
@@ -331,9 +342,10 @@ def test_fedlsm_is_its_algorithm(task, settings, tmp_path):
     assert any(np.sum(list(counts.values())) > 0 for counts in history)
 
 
+@pytest.mark.parametrize("counted", ["drawn", "all"])
 @pytest.mark.parametrize("task", TASKS)
-def test_what_is_counted_is_what_the_plain_run_counts(task, tmp_path):
-    spec = spec_of(task, rounds=1, engine={"threads": 1, "device": "cpu", "checkpoint_every": 1})
+def test_what_is_counted_is_what_the_plain_run_counts(task, counted, tmp_path):
+    spec = spec_of(task, rounds=1, settings={"counted": counted})
     sites = sites_of(spec)
     _, history, _ = plain_run(spec, sites)
     method = make_method("fedlsm", spec.method.settings)
@@ -345,6 +357,7 @@ def test_what_is_counted_is_what_the_plain_run_counts(task, tmp_path):
         site = site_of(spec, bench, name, sites[name])
         intros[name] = method.introduce(site)
     told = [i.counts for i in intros.values() if i.counts is not None]
+    left_out = False
     for name in sorted(sites):
         down = Down(weights)
         if told:
@@ -354,6 +367,11 @@ def test_what_is_counted_is_what_the_plain_run_counts(task, tmp_path):
         assert up.positives.tolist() == history[0][name]
         assert up.images == len(sites[name].train)
         assert up.positives.max() <= up.images
+        own = sites[name].view
+        present = (own.target * own.known_labels).sum(0)
+        assert (up.positives.numpy() >= present).all() or counted == "drawn"
+        left_out |= bool((up.positives.numpy() < present).any())
+    assert left_out is (counted == "drawn")  # uncertain images, and those that no step drew
 
 
 def site_of(spec, bench, name, data):
@@ -501,6 +519,36 @@ def test_class_weights_are_global_and_told_again_when_a_site_joins():
     assert set(joined.waiting) == {"a", "b", "c", "d"}
     assert method.broadcast(joined, "a").positive_weight.tolist() == [3, 25]
     assert isinstance(method.broadcast(joined, "common"), Down)
+
+
+def test_blends_that_a_batch_includes_must_fit_into_it(tmp_path):
+    spec = spec_of(settings={"included": True, "mixed": 4})
+    sentence = "takes 4 blended images out of a batch, but training.batch is 4; raise it"
+    with pytest.raises(RunError, match=sentence):
+        run_toy(spec, tmp_path / "run", sites_of(spec))
+
+
+@pytest.mark.parametrize("weighs", ["positive", "entry"])
+def test_class_weights_mean_here_what_they_mean_elsewhere(weighs):
+    """Where all sites know the same, the federation's weights are a site's; terms differ by a mean."""
+    every = [{"name": name, "supervision": "image"} for name in ("anna", "bo")]
+    spec = spec_of(sites=every)
+    learner = PlainLearner.of(spec.learner, spec.federation)
+    bench = Workbench(learner, spec.federation, CPU, 0)
+    data = sites_of(spec)["anna"]
+    anna, bo = (site_of(spec, bench, name, data) for name in ("anna", "bo"))
+    method = make_method("fedlsm", {"weighted": weighs})
+    intros = {"anna": method.introduce(anna), "bo": method.introduce(bo)}
+    begin = method.broadcast(replace(server(waiting=("anna",)), intros=intros), "anna")
+    told, own = ClassWeights.read(weighs, begin.positive_weight), anna.weighed(weighs)
+    assert len(begin.positive_weight.unique()) > 1
+    batch = anna.train.cut(torch.arange(len(anna.train)))
+    logits = learner.logits(bench.network(), batch.image)
+    known = torch.ones_like(batch.target, dtype=torch.bool)
+    torch.testing.assert_close(
+        entry_loss(logits, batch.target, known, told),
+        len(LABELS) * learner.loss_of(logits, batch, own),
+    )
 
 
 def test_it_classifies_and_every_label_is_marked_somewhere():

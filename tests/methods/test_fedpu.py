@@ -12,32 +12,33 @@ from tests.methods.plain_labels import close, federate, labeled_ce, parts_of, sp
 from tests.methods.support import assert_same_state, server_weights
 
 
-def plain_risk(p, y, unlabeled, marks, prior, floor):
+def plain_risk(p, y, unlabeled, marks, prior, floor, divided):
     """The risk of mistakes, class by class and image by image."""
     classes, total = range(len(marks)), 0.0
     cost = [[-torch.log(1 - p[n, c] + floor) for c in classes] for n in range(len(p))]
+    own, others = (sum(marks), len(marks) - sum(marks)) if divided else (1, 1)
     of_u = [n for n in range(len(p)) if unlabeled[n]]
     for i in classes:
         if marks[i] and of_u:
-            total = total + sum(cost[n][i] for n in of_u) / len(of_u)
+            total = total + sum(cost[n][i] for n in of_u) / len(of_u) / own
     for j in classes:
         of_j = [n for n in range(len(p)) if y[n, j]]
         if not marks[j] or not of_j:
             continue
-        strays = sum(cost[n][i] for n in of_j for i in classes if not marks[i]) / len(of_j)
-        own = sum(cost[n][j] for n in of_j) / len(of_j)
-        total = total + prior[j] * (strays - own)
+        strays = sum(cost[n][i] for n in of_j for i in classes if not marks[i]) / max(1, others)
+        right = sum(cost[n][j] for n in of_j)
+        total = total + prior[j] * (strays - right) / len(of_j)
     return total
 
 
-def plain_fedpu(spec, weight, floor, everything):
+def plain_fedpu(spec, weight, floor, everything, divided):
     def begin(name, number, part, world, own):
         prior = [float(part.y[:, c].sum()) / len(part.x) for c in range(part.y.shape[1])]
 
         def loss(net, index, part):
             y, scores = part.y[index], net(part.x[index])
             unlabeled = [everything or y[n].sum() == 0 for n in range(len(y))]
-            risk = plain_risk(scores.softmax(1), y, unlabeled, part.marks, prior, floor)
+            risk = plain_risk(scores.softmax(1), y, unlabeled, part.marks, prior, floor, divided)
             return labeled_ce(scores, y) + weight * risk
 
         return loss, list(range(len(part.x)))
@@ -45,11 +46,13 @@ def plain_fedpu(spec, weight, floor, everything):
     return federate(spec, parts_of(spec), begin)[0]
 
 
+@pytest.mark.parametrize("divided", [False, True], ids=["sums", "divided"])
 @pytest.mark.parametrize("sample", ["unlabelled", "all"])
-def test_it_is_its_algorithm(sample, tmp_path):
-    spec = spec_of("fedpu", "single-label", {"weight": 0.7, "floor": 0.02, "sample": sample})
+def test_it_is_its_algorithm(sample, divided, tmp_path):
+    settings = {"weight": 0.7, "floor": 0.02, "sample": sample, "divided": divided}
+    spec = spec_of("fedpu", "single-label", settings)
     run_toy(spec, tmp_path / "run")
-    close(server_weights(tmp_path / "run"), plain_fedpu(spec, 0.7, 0.02, sample == "all"))
+    close(server_weights(tmp_path / "run"), plain_fedpu(spec, 0.7, 0.02, sample == "all", divided))
 
 
 def test_without_its_risk_it_is_fedavg_to_the_bit(tmp_path):
@@ -69,6 +72,23 @@ def test_numbers_of_the_risk():
     expected = -2 * math.log(0.8) + 0.5 * (-math.log(0.75) + math.log(0.5))
     assert float(risk) == pytest.approx(expected, abs=1e-6)
     assert expected == pytest.approx(0.243555, abs=1e-6)
+
+
+def test_numbers_of_the_divided_risk():
+    p = torch.tensor([[0.5, 0.2, 0.2, 0.1], [0.2, 0.2, 0.5, 0.1]])
+    y = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    marked, prior = torch.tensor([True, True, False, False]), torch.tensor([0.5, 0.0, 0.0, 0.0])
+    risk = hidden_risk(p, y, torch.tensor([False, True]), marked, prior, 0.0, divided=True)
+    # a half of two marked classes, and of two hidden ones; what the label says is not divided
+    strays = (-math.log(0.8) - math.log(0.9)) / 2
+    expected = -2 * math.log(0.8) / 2 + 0.5 * (strays + math.log(0.5))
+    assert float(risk) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_site_that_marks_every_class_has_no_hidden_ones_to_divide_by():
+    p, y, all_ = torch.full((2, 2), 0.5), torch.eye(2), torch.ones(2, dtype=torch.bool)
+    found = hidden_risk(p, y, ~all_, all_, torch.full((2,), 0.5), 0.0, divided=True)
+    assert float(found) == pytest.approx(math.log(0.5))
 
 
 def test_over_all_images_only_unlabeled_ones_pay_for_marked_classes():

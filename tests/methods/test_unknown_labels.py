@@ -10,6 +10,7 @@ import torch
 
 from consilia.methods import why_not
 from consilia.testing import run_toy, toy_sites, toy_spec
+from consilia.training.batch import ResidentCases
 from tests.methods.plain_labels import garbled, new_network, spec_of
 from tests.methods.support import assert_same_state, final_state, server_weights, without_times
 from tests.methods.test_every_method import garbled as garbled_pixels
@@ -37,6 +38,21 @@ ALSO_MASKING = {
     "local": {},
     "fedala": {"unknown": "masked"},
 }
+#: The methods made for this, under thresholds that an untrained network reaches, and FedAvg*.
+OWN = {
+    "fedlsm": {
+        "tau": 0.36,
+        "tau_positive": 0.51,
+        "tau_negative": 0.49,
+        "mix_positive": 0.4,
+        "mix_negative": 0.3,
+        "uncertain": 3,
+        "confident": 4,
+        "mixed": 2,
+    },
+    "fedpsl": {},
+    "fedavg-masked": {},
+}
 #: Methods that take sparse marks, with settings under which two rounds show all they do.
 SPARSE = {
     "fedst": {"low": 0.5, "high": 0.5},
@@ -60,7 +76,8 @@ TASKS = ["multi-label", "single-label"]
 
 
 def spec_for(name, task, **changes):
-    spec = spec_of(name, task, {**MASKING, **ALSO_MASKING}[name], **changes)
+    known = {**MASKING, **ALSO_MASKING, **OWN, "fedavg": {}}
+    spec = spec_of(name, task, known[name], **changes)
     reason = why_not(name, spec.federation)
     if reason:
         pytest.skip(reason)
@@ -73,6 +90,45 @@ def test_garbage_in_unknown_labels_changes_nothing(name, task, tmp_path):
     spec = spec_for(name, task, rounds=2)
     clean = toy_sites(spec)
     assert_no_difference(spec, clean, {s: garbled(d) for s, d in clean.items()}, tmp_path)
+
+
+@pytest.fixture
+def unhidden(monkeypatch):
+    """Let a site hold image labels as they were given, also those that are not known."""
+    hiding = ResidentCases.of
+
+    def held(cases, view, device, exclusive=True):
+        found = hiding(cases, view, device, exclusive)
+        assert not view.segments
+        return replace(found, target=torch.from_numpy(np.array(view.target)).to(device))
+
+    monkeypatch.setattr(ResidentCases, "of", held)
+
+
+@pytest.mark.parametrize("name", [*MASKING, *ALSO_MASKING, *OWN])
+def test_no_loss_reads_an_unknown_label_that_is_not_hidden(name, unhidden, tmp_path):
+    """Where labels exclude each other, hiding is what says that an image has no label: not so here."""
+    assert_no_difference(*garbled_run(name, "multi-label"), tmp_path)
+
+
+def test_fedlsm_reads_no_exclusive_label_that_is_not_hidden(unhidden, tmp_path):
+    assert_no_difference(*garbled_run("fedlsm", "single-label"), tmp_path)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_unknown_labels_that_are_not_hidden_show_where_they_are_read(task, unhidden, tmp_path):
+    spec, clean, dirty = garbled_run("fedavg", task)
+    run_toy(spec, tmp_path / "one", clean)
+    run_toy(spec, tmp_path / "two", dirty)
+    one, two = server_weights(tmp_path / "one"), server_weights(tmp_path / "two")
+    assert any(not torch.equal(one[name], two[name]) for name in one)
+
+
+def garbled_run(name, task):
+    """Return a run of a method, its sites, and these with garbage where labels are not known."""
+    spec = spec_for(name, task, rounds=2)
+    clean = toy_sites(spec)
+    return spec, clean, {site: garbled(data) for site, data in clean.items()}
 
 
 @pytest.mark.parametrize("name", SPARSE)

@@ -214,10 +214,10 @@ def volume_exam(
     window: tuple[float, float] | None = None,
     values: dict[int, int] | None = None,
 ) -> Exam:
-    """Return the examination of one volume: its axial slices that show a label.
+    """Return the examination of one volume: its slices that show a label, in the order of the file.
 
-    Slices without any label are left out, as the papers leave them out. Intensities are brought to
-    8 bits over the whole volume, so that slices stay comparable.
+    Slices without any label are left out, as FedMix's authors leave them out of RETOUCH; FedIA's keep
+    them. Intensities are brought to 8 bits over the whole volume, so that slices stay comparable.
 
     Args:
         place: The dataset.

@@ -14,6 +14,8 @@ def hidden_risk(
     marked: Bool[Tensor, " k"],
     prior: Float[Tensor, " k"],
     floor: float,
+    *,
+    divided: bool = False,
 ) -> Float[Tensor, ""]:
     r"""Return the risk of mistaking hidden classes for marked ones and the reverse.
 
@@ -32,10 +34,16 @@ def hidden_risk(
         marked: The site's label set I.
         prior: The part :math:`\pi_j` of each marked class in U; zero for the others.
         floor: The constant :math:`\epsilon` that keeps the logarithm finite, and the risk bounded below.
+        divided: Divide the sum over I in the first term by the number of classes in I, and the sum over
+            the others in the second by theirs.
     """
     wrong = -torch.log(1 - p + floor)  # (b, k)
     taken = (wrong * unlabeled[:, None]).sum(0) / unlabeled.sum().clamp(min=1)  # (k,)
     count = target.sum(0).clamp(min=1)  # (k,)
     strays = (wrong * ~marked).sum(1, keepdim=True)  # (b, 1)
+    mistaken = (taken * marked).sum()
+    if divided:
+        mistaken = mistaken / marked.sum().clamp(min=1)
+        strays = strays / (~marked).sum().clamp(min=1)
     owed = (target * (strays - wrong)).sum(0) / count  # (k,)
-    return (taken * marked).sum() + (prior * owed).sum()
+    return mistaken + (prior * owed).sum()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from consilia.declare import Federation
-from consilia.errors import listing
+from consilia.errors import UsageError, listing
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.methods.labelsets.fedlsm_messages import Begin, Down, Intro, Memory, Server, Up
 from consilia.methods.labelsets.lesson import (
@@ -30,6 +30,7 @@ from consilia.ops.reduce import Shares, reduce
 from consilia.ops.teacher import follow
 from consilia.payload import Weights
 from consilia.training.local import train_locally
+from consilia.training.settings import Training
 from consilia.training.site import Site
 
 
@@ -82,6 +83,11 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         source="code (ISIC)",
     )
     mixed: int = hyper(4, "blended images per step", source="Sec. 3.2", low=1)
+    included: bool = hyper(
+        False,
+        "whether training.batch counts the blended images too, or they come on top",
+        source="true: Sec. 3.2 and code (60 + 4); false: ours",
+    )
     alpha: float = hyper(0.2, "α of MixUp's Beta(α, α)", source="code", low=1e-3)
     lam: float = hyper(0.1, "weight λ of the loss on blended images", source="code")
     decay: float = hyper(0.999, "how slowly the teacher follows", source="code", high=1)
@@ -89,6 +95,11 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         "copied",
         "running statistics of the teacher: the student's, or followed as slowly as the weights",
         source="code; followed: ours",
+    )
+    counted: Literal["drawn", "all"] = hyper(
+        "drawn",
+        "annotators' positives in q: of the images drawn in a round, or of all a site has",
+        source="code; all: Sec. 2.4",
     )
     floor: float = hyper(0.0, "least count of a label a site marks", source="ours; 0: Eq. 7")
 
@@ -173,13 +184,14 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
             looser=Thresholds(self.mix_positive, self.mix_positive, self.mix_negative),
             blend=Blend(self.mixed, self.alpha, self.lam) if self.enhance else None,
             undo=undo,
+            everything=self.counted == "all",
         )
         train_locally(
             site,
             lesson.loss,
             only=parts.stream,
             after_step=lambda: follow(teacher, site.network, self.decay, self.statistics),
-            settings=site.training.model_copy(update={"augment": "none"}),  # it makes its own views
+            settings=self._settings(site.training),
         )
         return Up(site.weights(), len(site.train), lesson.positives()), memory
 
@@ -208,6 +220,17 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         """Return q: by site and label, the images taken to show it, by label or pseudo label."""
         found = server.positives.items()
         return {site: dict(zip(server.labels, q.tolist(), strict=True)) for site, q in found}
+
+    def _settings(self, training: Training) -> Training:
+        """Return how a site trains: the method makes its own views and blends."""
+        batch = training.batch - self.mixed * (self.enhance and self.included)
+        if batch < 1:
+            msg = (
+                f"method.included takes {self.mixed} blended images out of a batch, but training.batch "
+                f"is {training.batch}; raise it above method.mixed, or lower method.mixed"
+            )
+            raise UsageError(msg)
+        return training.without_augmentation().model_copy(update={"batch": batch})
 
     def _terms(self, weight: Tensor | None, site: Site) -> Terms:
         there = None if weight is None else weight.to(site.bench.device)

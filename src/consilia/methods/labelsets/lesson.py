@@ -87,6 +87,12 @@ def unknown_labels(batch: Batch) -> Tensor:
     return ~batch.known_labels
 
 
+def marked_present(site: Site) -> Tensor:
+    """Return which labels an annotator says each image of a site shows."""
+    known, shown = site.train.known_labels, site.train.target > 0
+    return shown if known is None else shown & known
+
+
 def said_by_annotator(batch: Batch, exclusive: bool) -> Said:
     """Return the labels a batch came with; with exclusive ones a row holds if it has a positive."""
     known = ~unknown_labels(batch)
@@ -153,6 +159,7 @@ class Lesson:
         looser: Thresholds for uncertain images that are to be blended.
         blend: How to blend; `None` for not at all.
         undo: The positive weights to take out of the teacher's probabilities; `None` leaves them in.
+        everything: Count annotators' positives of all images, also of those that are not drawn.
     """
 
     def __init__(
@@ -166,13 +173,14 @@ class Lesson:
         looser: Thresholds,
         blend: Blend | None,
         undo: Tensor | None = None,
+        everything: bool = False,
     ) -> None:
         self.site = site
         self.teacher = teacher.eval()
         self.terms = terms
         self.sure, self.looser, self.blend, self.undo = sure, looser, blend, undo
         self.exclusive = excludes(site)
-        self.shows = torch.zeros_like(site.train.target, dtype=torch.bool)
+        self.shows = marked_present(site) & everything
         self.views = site.generator("weak and strong views")
         self.shares = site.generator("blend")
         count = min(blend.count, len(parts.uncertain), len(parts.confident)) if blend else 0

@@ -37,6 +37,11 @@ class FedPU(Averaging):
         "which images stand for U: those without a label, or all of a site",
         source="code; `all` is unbiased where every image of a marked class is labeled (ours)",
     )
+    divided: bool = hyper(
+        False,
+        "divide what is summed over marked classes, and over hidden ones, by how many there are",
+        source="code; false: ours, the sums that the stated idea leads to",
+    )
 
     card: ClassVar = Card(
         title="Federated Learning with Positive and Unlabeled Data",
@@ -81,6 +86,14 @@ class FedPU(Averaging):
         scores = learner.logits(bench.network(), batch.image)
         unlabeled = (batch.target.sum(1) == 0) | (self.sample == "all")
         p = learner.probabilities_of(scores)
-        risk = hidden_risk(p, batch.target, unlabeled, held["marked"], held["prior"], self.floor)
+        risk = hidden_risk(
+            p,
+            batch.target,
+            unlabeled,
+            held["marked"],
+            held["prior"],
+            self.floor,
+            divided=self.divided,
+        )
         known = learner.loss_of(scores, self.seen(batch), ClassWeights.among(held))
         return known + self.weight * risk
