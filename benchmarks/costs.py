@@ -91,7 +91,11 @@ CASES: dict[str, Case] = {
         networks=("main", "second"),
     ),
     "fedst": Case(
-        "phantom-mixed@uul", "ashford", "a network trained, each batch looked at first", bare.fedst
+        "phantom-mixed@uul",
+        "ashford",
+        "a network trained, each batch looked at first",
+        bare.fedst,
+        {"warmup": 0.0},
     ),
     "fedbn": Case("phantom-disc", "almeria", "a network trained", bare.fedbn, before=1),
     "fedala": Case(

@@ -1,15 +1,18 @@
 """FedST and FedRGD: warm-up, confident pixels, fixed shares."""
 
 import json
+import logging
 
 import pytest
 import torch
 
+from consilia.engines.inprocess import make_bench
 from consilia.methods import make_method, why_not
 from consilia.ops.pseudo import confident_bce
 from consilia.testing import run_toy, toy_sites, toy_spec
+from consilia.training.batch import ResidentCases
 from tests.methods.plain import Plain, assert_close
-from tests.methods.support import assert_same_state, server_weights
+from tests.methods.support import assert_same_state, ledger_fields, server_weights
 
 SITES = [
     {"name": "anna", "supervision": "none"},
@@ -120,3 +123,47 @@ def test_it_needs_masks_somewhere():
     assert "needs at least one site with mask" in why_not(
         "fedst", toy_spec(sites=SITES[:2]).federation
     )
+
+
+def test_a_warm_up_without_any_labeled_site_keeps_the_model_and_lasts_longer(tmp_path, caplog):
+    away = {"absent": {"cleo": [1]}}
+    spec = toy_spec(sites=SITES, rounds=4, method={"name": "fedst"}, participation=away)
+    with caplog.at_level(logging.WARNING, "consilia"):
+        run_toy(spec, tmp_path / "run")
+    lines = lines_of(tmp_path / "run")
+    others = ["anna", "bo"]
+    assert [x["took_part"] for x in lines] == [others, ["cleo"], ["cleo"], [*others, "cleo"]]
+    assert lines[0]["shares"] == {}
+    assert [r.getMessage() for r in caplog.records] == [
+        "no site with masks came to this round of the warm-up: the model stays as it is, and the "
+        "warm-up lasts a round longer"
+    ]
+    sent = ledger_fields(tmp_path / "run", "up", "train")
+    assert sent == {
+        ("Up", name) for name in ("weights", "images", "loss")
+    }  # who waits says nothing
+    never = toy_spec(
+        sites=SITES, rounds=2, method={"name": "fedst"}, participation={"absent": {"cleo": [1, 2]}}
+    )
+    run_toy(never, tmp_path / "never")
+    start = make_bench(spec, make_method("fedst"), spec.federation).start()
+    assert_same_state(server_weights(tmp_path / "never"), start)
+
+
+def test_guesses_are_made_in_evaluation_mode():
+    network = {"network": "unet-fedlppa"}  # it has batch norm and dropout
+    spec = toy_spec(sites=SITES, learner=network, method={"name": "fedst"})
+    method = make_method("fedst", {"low": 0.5, "high": 0.5})
+    bench, plain = (make_bench(spec, method, spec.federation) for _ in range(2))
+    data = toy_sites(spec)["anna"]
+    batch = ResidentCases.of(data.train, data.view, bench.device).cut(torch.arange(6))
+    bench.network().train()
+    torch.manual_seed(3)
+    loss = method.self_training(bench, batch, {})
+    guess = plain.learner.probabilities(plain.network().eval(), batch.image).detach()
+    torch.manual_seed(3)
+    second = batch.image.clamp(min=1e-6) ** (2 * torch.rand(6, 1, 1, 1))
+    p = plain.learner.probabilities(plain.network().train(), second)
+    assert loss.item() == pytest.approx(confident_bce(p, guess, 0.5, 0.5).item(), rel=1e-6)
+    assert bench.network().training
+    assert_same_state(bench.network().state_dict(), plain.network().state_dict())

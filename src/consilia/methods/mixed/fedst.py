@@ -6,9 +6,10 @@ share, and is a preset of the same method.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import Annotated, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -19,10 +20,12 @@ from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.methods.papers import COVID_CT
 from consilia.ops.pseudo import confident_bce
 from consilia.ops.reduce import reduce
-from consilia.payload import Weights
+from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import train_locally
 from consilia.training.site import Site, Workbench
+
+LOG = logging.getLogger("consilia")
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,21 @@ class Server:
     last: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Still:
+    """Travels to a site without masks during the warm-up: weights to be judged with, not to train."""
+
+    weights: Annotated[Weights, Group()]
+
+
+@dataclass(frozen=True)
+class Waited:
+    """Leaves such a site in a round of warm-up to which no site with masks came: nothing."""
+
+
 @final
 @dataclass(frozen=True)
-class FedST(Method[Intro, Server, Down, Up, Memory]):
+class FedST(Method[Intro, Server, Down | Still, Up | Waited, Memory]):
     """Train on the labeled sites first; then let the others follow their own confident predictions."""
 
     warmup: float = hyper(
@@ -93,16 +108,21 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
         return replace(server, labeled={**server.labeled, site: intro.labeled})
 
     def invite(self, server: Server, present: tuple[str, ...]) -> tuple[str, ...]:
-        """Warm up on labeled sites alone; where none is present, wait for none."""
+        """Warm up on labeled sites alone; where none is present, the others come and wait."""
         labeled = tuple(site for site in present if server.labeled[site])
         return labeled if server.warmup and labeled else present
 
-    def broadcast(self, server: Server, site: str) -> Down:
-        """Send every site the same weights."""
-        return Down(server.weights)
+    def broadcast(self, server: Server, site: str) -> Down | Still:
+        """Send every site the same weights, and by the message's type whether to train them."""
+        waits = server.warmup and not server.labeled.get(site, True)
+        return Still(server.weights) if waits else Down(server.weights)
 
-    def local_update(self, down: Down, memory: Memory | None, site: Site) -> tuple[Up, Memory]:
-        """Train on masks, or on what the network is sure of."""
+    def local_update(
+        self, down: Down | Still, memory: Memory | None, site: Site
+    ) -> tuple[Up | Waited, Memory]:
+        """Train on masks, or on what the network is sure of, or wait for the warm-up to go on."""
+        if isinstance(down, Still):
+            return Waited(), Memory()
         site.load(down.weights)
         if site.declaration.supervision is Supervision.MASK:
             trained = train_locally(site)
@@ -111,16 +131,22 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
             trained = train_locally(site, site.objective(self.self_training), only=everything)
         return Up(site.weights(), trained.images, trained.loss), Memory()
 
-    def aggregate(self, server: Server, ups: Mapping[str, Up]) -> Server:
-        """Average with fixed shares."""
-        shares = self.fixed_shares({site: server.labeled[site] for site in ups})
-        updates = {site: up.weights for site, up in ups.items()}
+    def aggregate(self, server: Server, ups: Mapping[str, Up | Waited]) -> Server:
+        """Average with fixed shares; a round in which nobody trained changes nothing."""
+        updates = {site: up.weights for site, up in ups.items() if isinstance(up, Up)}
+        if not updates:
+            LOG.warning(
+                "no site with masks came to this round of the warm-up: the model stays as it is, and the "
+                "warm-up lasts a round longer"
+            )
+            return replace(server, last={})
+        shares = self.fixed_shares({site: server.labeled[site] for site in updates})
         weights = reduce(
             server.weights, updates, dict.fromkeys(server.groups, shares), server.groups
         )
         return replace(server, weights=weights, warmup=max(0, server.warmup - 1), last=shares)
 
-    def model_for(self, down: Down, memory: Memory | None, site: Site) -> Weights:
+    def model_for(self, down: Down | Still, memory: Memory | None, site: Site) -> Weights:
         """Use the global weights."""
         return down.weights
 
@@ -137,10 +163,16 @@ class FedST(Method[Intro, Server, Down, Up, Memory]):
         return {site: part[known] / count[known] for site, known in labeled.items()}
 
     def self_training(self, bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
-        """Return the loss of a second view against what the network surely sees in the first."""
+        """Return the loss of a second view against what the network surely sees in the first.
+
+        It looks at the first in evaluation mode: a guess depends on no other image of the batch, and
+        leaves no trace in the network's running statistics.
+        """
         learner, network = bench.learner, bench.network()
+        network.eval()
         with torch.no_grad():
             guess = learner.probabilities(network, batch.image)
+        network.train()
         gamma = self.gamma * torch.rand(len(batch), 1, 1, 1, device=batch.image.device)
         second = batch.image.clamp(min=1e-6) ** gamma
         return confident_bce(learner.probabilities(network, second), guess, self.low, self.high)
