@@ -919,7 +919,7 @@ CASES = [
     command(
         "images too small for a network",
         "run . --set learner.network=unet-small --set federation.image.size=[8,8]",
-        "network 'unet-small' halves images 4 times, so each side needs 16 pixels, but "
+        "network 'unet-small' takes images from 16 pixels a side, but "
         "`image.size` is 8 x 8; choose a larger size or a smaller network",
     ),
     Case(

@@ -35,5 +35,5 @@ def test_slices_of_a_volume_are_one_case_or_each_its_own(tmp_path):
     assert each["case"] == list(test.case)
     assert each["group"] == list("ppppqq")  # patients stay together in intervals and tests
     assert means["dice"] == pytest.approx(np.mean(each["values"]["dice"]))
-    assert whole["values"]["dice"] != each["values"]["dice"]
+    assert len(whole["values"]["dice"]) == 3 < len(each["values"]["dice"]) == 6
     assert (tmp_path / "images/predictions/anna.npz").is_file()

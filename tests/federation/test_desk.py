@@ -121,6 +121,20 @@ def test_a_study_that_changes_under_way_is_refused(federation):
     assert told == "the study of this run has changed since it began"
 
 
+def test_a_study_goes_on_under_a_version_that_writes_out_more_defaults(federation):
+    ask(federation)
+    desk = federation.desks["bo"]
+    path = desk.folder / "state" / RUN / "study.json"
+    study = json.loads(path.read_text())
+    del study["training"]["crop"], study["evaluate"]["unit"]
+    path.write_text(json.dumps(study, sort_keys=True))
+    desk._held.clear()
+    assert ask(federation).message == "Intro"
+    path.write_text("{")
+    desk._held.clear()
+    assert refused(federation) == "the study of this run has changed since it began"
+
+
 def test_data_that_changes_under_way_is_refused(federation, monkeypatch):
     from consilia.federation import desk
     from consilia.testing import toy_sites

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.methods.support import final_state
 
 from consilia.engines.inprocess import make_bench
 from consilia.engines.plan import make_plan
@@ -151,16 +152,37 @@ def test_flips_alone_draw_three_numbers_an_image():
 
 @pytest.mark.parametrize("method", ["fedavg", "fedmix", "elr", "adele", "rmd", "fedcorr"])
 def test_methods_train_on_crops_with_other_intensities(method, tmp_path):
-    sites = [
-        {"name": "anna"},
-        {"name": "bo", "supervision": "box" if method == "fedmix" else "mask"},
-    ]
-    training = {"augment": "flips", "crop": 11, "intensity": "fedia"}
-    spec = toy_spec(
-        labels=["round"], sites=sites, rounds=2, method={"name": method}, training=training
-    )
-    found = run_toy(spec, tmp_path / "run")
-    assert math.isfinite(found["mean"]["dice"])
+    form = "box" if method == "fedmix" else "mask"
+
+    def trained(**training):
+        spec = toy_spec(
+            labels=["round"],
+            sites=[{"name": "anna"}, {"name": "bo", "supervision": form}],
+            rounds=2,
+            method={"name": method},
+            training={"augment": "flips", **training},
+        )
+        found = run_toy(spec, tmp_path / "-".join(training))
+        assert math.isfinite(found["mean"]["dice"])
+        state = final_state(tmp_path / "-".join(training))
+        return {name: value for name, value in state.items() if name.startswith("server")}
+
+    whole, cropped = trained(batch=4), trained(crop=11)
+    other = trained(crop=11, intensity="fedia")
+    ignored = method == "elr"  # its targets belong to pixels of whole images
+    assert same(whole, cropped) == ignored
+    assert not same(cropped, other)
+
+
+def same(one, other):
+    assert one.keys() == other.keys() != set()
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_adele_looks_at_small_crops_in_small(tmp_path):
+    method = {"name": "adele"}
+    spec = toy_spec(labels=["round"], rounds=1, method=method, learner={"network": "unet-small"})
+    assert math.isfinite(run_toy(spec, tmp_path)["mean"]["dice"])  # 0.7 of 16 pixels are too few
 
 
 def test_crops_that_fit_no_image_or_no_network_are_refused():
@@ -168,7 +190,9 @@ def test_crops_that_fit_no_image_or_no_network_are_refused():
         toy_spec(training={"crop": 17})
     small = toy_spec(learner={"network": "unet-small"}, training={"crop": 15})
     for make in (lambda s: make_bench(s, make_method("fedavg"), s.federation), make_plan):
-        with pytest.raises(UsageError, match=r"each side needs 16 pixels, but training.crop is 15"):
+        with pytest.raises(
+            UsageError, match=r"takes images from 16 pixels a side, but training.crop is 15"
+        ):
             make(small)
     prompted = toy_spec(method={"name": "fedlppa"}, training={"crop": 12})
     with pytest.raises(

@@ -26,7 +26,7 @@ def large_spec(channels=1, network="densenet121"):
     """Return a toy run of a network on images that are large enough for it."""
     spec = toy_spec("multi-label", learner={"network": network})
     return with_changes(
-        spec, "federation.image.size=[32, 32]", f"federation.image.channels={channels}"
+        spec, "federation.image.size=[64, 64]", f"federation.image.channels={channels}"
     )
 
 
@@ -127,7 +127,7 @@ def test_weights_for_color_images_say_the_same_of_gray_ones(network, tmp_path, c
     held = other_start(color)
     save_file(held, tmp_path / "start.safetensors")
     found = bench_of(gray).start(init=tmp_path / "start.safetensors")
-    x = torch.rand(2, 1, 32, 32)
+    x = torch.rand(2, 1, 64, 64)
     scores = []
     for spec, weights, image in ((color, held, x.expand(-1, 3, -1, -1)), (gray, found, x)):
         model = bench_of(spec).network().eval()

@@ -43,7 +43,7 @@ def learner(task="segmentation", labels=("round", "square"), **settings):
         (
             "multi-label",
             {"network": "densenet121"},
-            "halves images 5 times, so each side needs 32 pixels, but `image.size` is 16 x 16; choose",
+            "network 'densenet121' takes images from 64 pixels a side, but `image.size` is 16 x 16; choose",
         ),
         (
             "multi-label",
@@ -146,12 +146,12 @@ def test_fixed_normalisation_of_other_channels_wants_numbers():
 
 @pytest.mark.parametrize("network", CLASSIFIERS)
 def test_a_classifier_takes_the_smallest_images_that_it_says_it_takes(network):
-    side = 2 ** CLASSIFIERS[network]
+    side = CLASSIFIERS[network]
     spec = with_changes(toy_spec("multi-label"), f"federation.image.size=[{side}, {side}]")
     found = PlainLearner.of(LearnerSettings(network=network), spec.federation)
-    assert found.logits(found.build().eval(), torch.rand(2, 1, side, side)).shape == (2, 2)
+    assert found.logits(found.build().train(), torch.rand(1, 1, side, side)).shape == (1, 2)
     less = with_changes(toy_spec("multi-label"), f"federation.image.size=[{side - 1}, {side}]")
-    with pytest.raises(UsageError, match=f"each side needs {side} pixels"):
+    with pytest.raises(UsageError, match=f"takes images from {side} pixels a side"):
         PlainLearner.of(LearnerSettings(network=network), less.federation)
 
 

@@ -26,7 +26,7 @@ from consilia.datasets.contract import SiteData
 from consilia.declare import Federation, SiteDeclaration
 from consilia.declare.read import validate
 from consilia.engines.inprocess import know_again, load_own, make_bench
-from consilia.engines.machine import settle
+from consilia.engines.machine import settle, warn_of_kernels
 from consilia.engines.messages import Failed
 from consilia.engines.packet import Packet, seal, unseal
 from consilia.engines.rounds import MEBIBYTE
@@ -232,13 +232,15 @@ class Desk:
         self._remember_study(folder, study)
         self._same_data(folder, data)
         state = SiteState(folder, spec.engine.memory_mib * MEBIBYTE)
+        bench = make_bench(spec, method, federation)
+        warn_of_kernels(spec, bench)
         worker = SiteWorker(
             self.name,
             method=method,
             federation=federation,
             spec=spec,
             data=data,
-            bench=make_bench(spec, method, federation),
+            bench=bench,
             memories=state.memories,
             folder=self.folder / "predictions" / run,
             reticent=True,
@@ -252,7 +254,7 @@ class Desk:
         path = folder / "study.json"
         if not path.exists():
             write_whole(path, study)
-        elif path.read_text(encoding="utf-8") != study:
+        elif not _same_study(path.read_text(encoding="utf-8"), study):
             msg = "the study of this run has changed since it began"
             raise MessageError(msg)
 
@@ -307,6 +309,17 @@ def append(path: Path, text: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.truncate(path, before)
             raise
+
+
+def _same_study(before: str, now: str) -> bool:
+    """Return whether two studies ask for the same; a newer version may write out more defaults."""
+    if before == now:
+        return True
+    try:
+        one, other = (validate(RunSpec, json.loads(text), "the study") for text in (before, now))
+    except (ConsiliaError, ValueError):
+        return False
+    return one == other
 
 
 def _said(value: Any) -> str:

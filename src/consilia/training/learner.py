@@ -31,8 +31,9 @@ from consilia.payload import Layout
 from consilia.training.batch import Batch
 from consilia.training.settings import LearnerSettings
 
-#: Networks for image-level labels, and how often each halves an image.
-CLASSIFIERS = {"cnn-small": 4, "densenet121": 5}
+#: Networks for image-level labels, and the least side of images on which each can train on one at a time:
+#: batch norm wants more than one number of a channel.
+CLASSIFIERS = {"cnn-small": 16, "densenet121": 64}
 NETWORKS = (*UNETS, *CLASSIFIERS)
 #: What ImageNet's images have per channel, on a scale from 0 to 1: means and deviations.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "deviation": (0.229, 0.224, 0.225)}
@@ -155,12 +156,11 @@ class PlainLearner(Learner):
                 f"{', '.join(UNETS if segments else CLASSIFIERS)}"
             )
             raise UsageError(msg)
-        halvings = len(UNETS[network].channels) - 1 if segments else CLASSIFIERS[network]
-        if min(federation.image.size) < 2**halvings:
+        if min(federation.image.size) < least_side(network):
             height, width = federation.image.size
             msg = (
-                f"network '{network}' halves images {halvings} times, so each side needs {2**halvings} "
-                f"pixels, but `image.size` is {height} x {width}; choose a larger size or a smaller network"
+                f"network '{network}' takes images from {least_side(network)} pixels a side, but "
+                f"`image.size` is {height} x {width}; choose a larger size or a smaller network"
             )
             raise UsageError(msg)
         fitting = ("dice", "dice-foreground", "partial-ce") if segments else ("ce", "bce")
@@ -269,6 +269,13 @@ class PlainLearner(Learner):
         mean = image.mean(over, keepdim=True)
         std = image.std(over, correction=0, keepdim=True)
         return (image - mean) / std.clamp(min=1e-6)
+
+
+def least_side(network: str) -> int:
+    """Return the least height and width of the images that a network takes; a U-Net must halve them."""
+    return (
+        CLASSIFIERS[network] if network in CLASSIFIERS else 2 ** (len(UNETS[network].channels) - 1)
+    )
 
 
 def per_channel(

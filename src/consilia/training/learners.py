@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from consilia.declare import Federation
 from consilia.errors import UsageError, unknown
-from consilia.networks.unet import UNETS
 from consilia.training.dual import DualLearner, FedLPPALearner
-from consilia.training.learner import CLASSIFIERS, Learner, PlainLearner
+from consilia.training.learner import Learner, PlainLearner, least_side
 from consilia.training.settings import LearnerSettings
 
 LEARNERS: dict[str, Callable[[LearnerSettings, Federation], Learner]] = {
@@ -25,7 +24,7 @@ def make_learner(settings: LearnerSettings, federation: Federation) -> Learner:
 
 
 def refuse_crop(learner: Learner, side: int) -> None:
-    """Refuse crops that a network cannot take: built for another size, or halved more often than they can be.
+    """Refuse crops that a network cannot take: built for another size, or too small for it.
 
     A U-Net enlarges what it has halved to the size it was, so that a side needs to be no multiple.
     """
@@ -35,11 +34,9 @@ def refuse_crop(learner: Learner, side: int) -> None:
             f"training.crop is {side}; set it to 0"
         )
         raise UsageError(msg)
-    unet = UNETS.get(learner.network)
-    halvings = CLASSIFIERS.get(learner.network, 0) if unet is None else len(unet.channels) - 1
-    if 0 < side < 2**halvings:
+    if 0 < side < least_side(learner.network):
         msg = (
-            f"network '{learner.network}' halves images {halvings} times, so each side needs "
-            f"{2**halvings} pixels, but training.crop is {side}; choose a larger crop or a smaller network"
+            f"network '{learner.network}' takes images from {least_side(learner.network)} pixels a side, but "
+            f"training.crop is {side}; choose a larger crop or a smaller network"
         )
         raise UsageError(msg)

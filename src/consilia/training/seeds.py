@@ -25,5 +25,7 @@ def seeded(*parts: str | int) -> Iterator[None]:
     """Run a block whose layers (dropout, initial weights) draw from the parts, then undo it."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(derive(*parts))
+        # Without a GPU `torch.manual_seed` notes, at length, what to do once there is one.
+        seed = torch.manual_seed if devices else torch.default_generator.manual_seed
+        seed(derive(*parts))
         yield

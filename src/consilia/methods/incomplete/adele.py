@@ -18,6 +18,7 @@ from consilia.ops.completeness import correct_missing
 from consilia.ops.early import has_slowed, pooled_overlap, scale_disagreement
 from consilia.ops.robust import two_rows
 from consilia.training.batch import Batch
+from consilia.training.learner import least_side
 from consilia.training.local import train_locally
 from consilia.training.site import Site, Workbench
 
@@ -129,7 +130,8 @@ def _at_scale(bench: Workbench, image: Tensor, scale: float) -> Tensor:
     if scale == 1:
         return bench.learner.logits(bench.network(), image)
     height, width = image.shape[-2:]
-    size = [int(height * scale), int(width * scale)]
+    least = least_side(bench.learner.network)
+    size = [max(int(side * scale), least) for side in (height, width)]
     resized = F.interpolate(image, size, mode="bilinear", align_corners=True)
     scores = bench.learner.logits(bench.network(), resized)
     return F.interpolate(scores, [height, width], mode="bilinear", align_corners=True)

@@ -157,7 +157,8 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         body = {name: p for name, p in parameters.items() if name not in of_head}
 
         def loss(half: Batch, tensors: Named) -> Tensor:
-            return site.learner.loss_of(scores.at(tensors, half.image), half, weights)
+            with site.bench.arithmetic():
+                return site.learner.loss_of(scores.at(tensors, half.image), half, weights)
 
         def step(batch: Batch, optimizer: torch.optim.Optimizer) -> Tensor:
             fit, check = halves(batch)
