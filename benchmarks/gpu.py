@@ -3,8 +3,8 @@
 Run on a machine with a GPU: `PYTHONPATH=src python -m benchmarks.gpu` (about half an hour; `--quick` two
 minutes). Every figure is from one process: a bare PyTorch loop of FedAvg's arithmetic and Consilia's paths
 take turns on the same images, which already lie on the card, and each path is divided by the bare loop of
-its own turn. The result is written anew after every row, so that what was measured is there whatever
-happens later; `--out FILE` says where.
+its own turn. The result is written anew after every turn of every path, so that what was measured is there
+whatever happens later; `--out FILE` says where.
 
 `--methods fedpsl,fedlsm,fixmatch --cases densenet121:64,cnn-small:64:120` times other methods that fit a
 network's task, FedAvg first. A case is a network, a size and, if one likes, the images of a site. Without a
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import io
 import json
 import logging
@@ -361,14 +362,29 @@ ENGINES: dict[str, dict[str, Any]] = {
     "captured": {"capture": "auto", "lanes": 1, "kernels": "off"},
     "lanes": {"capture": "auto", "kernels": "off"},
     "kernels": {"capture": "auto", "kernels": "on"},
+    "searched": {"capture": "auto", "kernels": "off"},  # cuDNN times its algorithms first
     "compiled": {"capture": "auto", "compile": "on"},
     "bf16": {"capture": "auto", "precision": "bf16"},
     "bf16-compiled": {"capture": "auto", "compile": "on", "precision": "bf16"},
 }
 
 
+def released() -> None:
+    """Give the card back what earlier paths recorded, so that each begins with it empty."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
 def turns(
-    network: str, size: int, method: str, images: int, paths: tuple[str, ...], given: Given
+    network: str,
+    size: int,
+    method: str,
+    images: int,
+    paths: tuple[str, ...],
+    given: Given,
+    note: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
     """Let the bare loop and the paths of one method take turns; return images per second, and ratios."""
     plain = spec_of(network, size, "fedavg", given.rounds, device=given.device)
@@ -378,8 +394,8 @@ def turns(
     row: dict[str, Any] = {"network": network, "size": size, "images": images, "method": method}
     for turn in range(given.repeats):
         for name in [*rates][:: -1 if turn % 2 else 1]:
-            if torch.cuda.is_initialized():
-                torch.cuda.reset_peak_memory_stats()
+            released()
+            torch.backends.cudnn.benchmark = name == "searched"
             try:
                 if name == "bare":
                     rate = trained_images("fedavg", images) / bare(plain, bare_sites)
@@ -396,6 +412,7 @@ def turns(
             except Exception as error:  # one path's failure must not hide the others' figures
                 rate, row[f"{name}_error"] = float("nan"), f"{type(error).__name__}: {error}"
             rates[name].append(rate)
+            note({**{k: row[k] for k in PLACE}, "path": name, "turn": turn, "rate": rate})
             row[f"{name}_gib"] = max(row.get(f"{name}_gib", 0.0), memory_gib())
     for name, each in rates.items():
         row[name] = statistics.median(each)
@@ -406,6 +423,10 @@ def turns(
         if name not in beside:
             row[f"{name}_to_bare"] = row[f"{name}_ratios"]["median"]
     return row
+
+
+#: What names a row.
+PLACE = ("network", "size", "images", "method")
 
 
 def unfit(method: str, network: str, size: int) -> str | None:
@@ -422,6 +443,7 @@ def speed(
     images: int,
     paths: tuple[str, ...],
     given: Given,
+    note: Callable[[dict[str, Any]], None],
 ) -> Iterator[dict[str, Any]]:
     """Yield images per second of the bare loop and of Consilia's paths, each method beside FedAvg."""
     first: dict[str, Any] | None = None
@@ -430,7 +452,7 @@ def speed(
         if why is not None:
             print(f"{network:14s} {size:4d} px {method:10s} not timed: it {why}", flush=True)
             continue
-        row = turns(network, size, method, images, paths, given)
+        row = turns(network, size, method, images, paths, given, note)
         first = first or row
         own = f", with its own arithmetic {row['own']:6.0f}" if "own" in row else ""
         print(f"{network:14s} {size:4d} px {method:10s} bare {row['bare']:6.0f}{own}", flush=True)
@@ -557,12 +579,17 @@ def main() -> None:
         "repeats": given.repeats,
         "rounds": given.rounds,
         "agreement": [],
+        "turns": [],
         "speed": [],
     }
 
     def keep() -> None:
         result["seconds"] = time.perf_counter() - started
         write("gpu" if device == "cuda" else "gpu-cpu", result, asked.out)
+
+    def note(turn: dict[str, Any]) -> None:
+        result["turns"].append(turn)
+        keep()
 
     if asked.only != "speed":
         for row in agreements(chosen, device, asked.kernels):
@@ -573,7 +600,7 @@ def main() -> None:
         print("images/s, and how many times those of the bare loop beside it")
         for network, size, images, usual in cases(asked.cases, asked.quick):
             methods = tuple(dict.fromkeys(("fedavg", *chosen))) if chosen else usual
-            for row in speed(network, size, methods, images, paths, given):
+            for row in speed(network, size, methods, images, paths, given, note):
                 result["speed"].append(row)
                 keep()
         if not asked.cases:

@@ -18,12 +18,17 @@ from consilia.payload import (
     Packing,
     Record,
     Weights,
+    anew,
     entries,
     flatten,
     is_finite,
     load,
+    near,
     pack,
+    picked,
+    renamed,
     save,
+    united,
     unpack,
 )
 
@@ -294,3 +299,52 @@ def test_writing_into_the_hosts_copy_parts_it_from_the_device():
         unpack(Message, pack(Message(weights, 3), "train", "a", 1)).weights["bias"].tolist()
     )
     assert any(7.0 in piece.tolist() for piece in weights.pieces() if piece.dtype == torch.float32)
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """Return weights that stay on a device, in two parts, of which no copy for the host may be made."""
+    monkeypatch.setattr(DeviceWeights, "buffers", property(lambda self: 1 / 0))
+    whole = plain()
+    parts = [{n: whole[n] for n in names} for names in (("conv", "count"), ("bias", "half"))]
+    return [DeviceWeights(PackedWeights.of(part)) for part in parts]
+
+
+def test_some_of_what_stays_on_a_device_is_copied_there(kept):
+    assert "conv" in kept[0]
+    assert "bias" not in kept[0]
+    some = picked(kept[1], ["half"])
+    other = renamed(kept[0], {"aux.conv": "conv"})
+    assert_same(near(some), {"half": plain()["half"]})
+    assert_same(near(other), {"aux.conv": plain()["conv"]})
+    assert near(other)["aux.conv"].stride() == plain()["conv"].stride()
+    near(some)["half"].zero_()
+    assert near(kept[1])["half"].any()
+
+
+def test_parts_that_stay_on_a_device_are_united_there(kept):
+    whole = united(*kept, {})
+    assert isinstance(whole, DeviceWeights)
+    assert_same(near(whole), {n: plain()[n] for n in ("conv", "count", "bias", "half")})
+
+
+def test_a_part_that_the_host_has_brings_the_others_to_it():
+    kept = DeviceWeights(PackedWeights.of({"a": torch.ones(2)}))
+    whole = united(kept, {"b": torch.zeros(2)})
+    assert_same(whole, {"a": torch.ones(2), "b": torch.zeros(2)})
+    assert_same(united({"a": torch.ones(2)}, {"a": torch.zeros(2)}), {"a": torch.zeros(2)})
+    assert united() == {}
+
+
+def test_what_the_host_picks_are_the_tensors_themselves():
+    weights = plain()
+    assert picked(weights, ["conv"])["conv"] is weights["conv"]
+
+
+def test_what_is_written_on_a_device_is_read_anew():
+    kept = DeviceWeights(PackedWeights.of({"a": torch.ones(2)}))
+    assert kept["a"].tolist() == [1, 1]
+    near(kept)["a"][0] = 5
+    assert anew(kept)["a"].tolist() == [5, 1]
+    plain_ones = {"a": torch.ones(2)}
+    assert anew(plain_ones) is plain_ones

@@ -1,11 +1,12 @@
 """What waits on disk comes back to the bit, and the store keeps count of what it holds."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from consilia.engines.memory import MemoryStore, Spool
+from consilia.engines.memory import MemoryStore, Spool, room_taken
 from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.errors import MessageError
 from consilia.ops.sums import Summed
@@ -243,3 +244,19 @@ def test_what_is_put_aside_every_round_takes_no_more_room_each_time(tmp_path):
     for suffix in ("tree", "numbers"):
         assert len(list((tmp_path / "store").glob(f"*.{suffix}"))) <= 3
     assert store.get("anna/memory", Kept).value[0] == 4
+
+
+def test_what_stays_on_a_gpu_takes_of_its_memory_and_none_of_the_ram(monkeypatch):
+    class Storage:
+        def __init__(self, device, at, size):
+            self.device, self.data_ptr, self.nbytes = torch.device(device), lambda: at, lambda: size
+
+    def tensor(*where):
+        return SimpleNamespace(untyped_storage=lambda: Storage(*where))
+
+    card = SimpleNamespace(total_memory=8000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    views = [tensor("cpu", 1, 30), tensor("cpu", 1, 30)]  # of one storage
+    assert room_taken(views, cap=60) == 0.5
+    assert room_taken([*views, tensor("cuda", 1, 250)], cap=60) == 0.75
+    assert room_taken(views, cap=0) > 1

@@ -113,6 +113,8 @@ def run_in_process(
         finally:
             for lane in lanes:
                 lane.close()
+            for bench in benches:
+                bench.close()
             rounds.spool.remove()
             memories.remove()
 
@@ -164,7 +166,8 @@ def make_bench(spec: RunSpec, method: AnyMethod, federation: Federation) -> Work
         capture=spec.engine.capture == "auto",
         compile_=spec.engine.compile == "on",
         precision=spec.engine.precision,
-        fused=why_no_kernels(spec, device) is None,
+        # Classifiers have no layers for kernels of our own, so none are tried for them.
+        fused=federation.task == "segmentation" and why_no_kernels(spec, device) is None,
     )
 
 

@@ -80,8 +80,9 @@ def card(spec: RunSpec, bench: Workbench) -> dict[str, str]:
 
 def _why_none_used(spec: RunSpec, bench: Workbench) -> str | None:
     """Return why a network does not run on kernels of our own, or `None` where it does."""
-    missing = None if can_fuse(bench.network()) else "this network has no layers for them"
-    return why_no_kernels(spec, bench.device) or missing
+    if not can_fuse(bench.network()):
+        return "this network has no layers for them"
+    return why_no_kernels(spec, bench.device)
 
 
 def _why_none_tried(spec: RunSpec, device: torch.device) -> str | None:

@@ -1,4 +1,7 @@
-"""What sites remember between rounds: in RAM up to a cap, beyond it on disk; snapshots are cheap."""
+"""What sites remember between rounds: in memory up to a cap, beyond it on disk; snapshots are cheap.
+
+What stays on a GPU takes none of the RAM that the cap is for; it may take a part of the GPU's memory.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from consilia.engines.scratch import DiskWeights, Scratch
@@ -30,6 +34,9 @@ from consilia.payload import (
 
 T = TypeVar("T")
 
+#: What sites remember may take one such part of a GPU's memory, and waiting replies another.
+PART = 8
+
 
 class MemoryStore:
     """Values by key (`site/part`): in memory, put aside to free it, or in a file that a snapshot links.
@@ -42,8 +49,8 @@ class MemoryStore:
         self.folder = folder
         self.cap = cap
         self._held: OrderedDict[str, Any] = OrderedDict()
-        self._sizes: dict[str, int] = {}
-        self._total = 0
+        self._sizes: dict[str, float] = {}
+        self._total = 0.0
         self._scratch = Scratch(folder)
         self._aside: dict[str, Aside] = {}
         self._files: dict[str, Path] = {}
@@ -61,9 +68,9 @@ class MemoryStore:
         self._held.move_to_end(key)
         self._of[key.partition("/")[0]].add(key)
         self._total -= self._sizes.get(key, 0)
-        self._sizes[key] = _held_bytes(value)
+        self._sizes[key] = room_taken(pieces(flatten(value)[1]), self.cap)
         self._total += self._sizes[key]
-        while self._total > self.cap and len(self._held) > 1:
+        while self._total > 1 and len(self._held) > 1:
             old = next(iter(self._held))
             if old not in self._files:
                 self._aside[old] = Aside.of(
@@ -173,13 +180,13 @@ class _Waiting:
     Attributes:
         heavy: The fields that hold weights.
         share: What it counts in a mean, where that is known.
-        held: The bytes that it takes in memory.
+        held: The part of the room for replies that it takes.
     """
 
     message: Any
     heavy: tuple[str, ...]
     share: float | None
-    held: int = 0
+    held: float = 0.0
 
     @property
     def weights(self) -> dict[str, Packed]:
@@ -211,7 +218,7 @@ class Spool:
         self._replies: dict[str, _Waiting] = {}
         self._awaited = deque(sorted(sites))
         self._running: dict[str, Running] = {}
-        self._held = 0
+        self._held = 0.0
 
     def keep(
         self, site: str, message: Any, share: float | None = None, *, failed: Collection[str] = ()
@@ -230,10 +237,11 @@ class Spool:
             if _holds_tensors(value := getattr(message, f.name))
         }
         reply = self._replies[site] = _Waiting(message, tuple(heavy), share)
-        self._put(reply, heavy, sum(weights.nbytes for weights in heavy.values()))
-        if self._held > self.cap:
+        numbers = (piece for weights in heavy.values() for piece in weights.pieces())
+        self._put(reply, heavy, room_taken(numbers, self.cap))
+        if self._held > 1:
             self._sum_up(failed)
-        if self._held > self.cap:
+        if self._held > 1:
             moved = {name: DiskWeights(self._scratch, w) for name, w in reply.weights.items()}
             self._moved += moved.values()
             self._put(reply, moved)
@@ -246,8 +254,8 @@ class Spool:
         """Remove every file."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _put(self, reply: _Waiting, weights: Mapping[str, Packed], held: int = 0) -> None:
-        """Put weights, which take so many bytes of memory, into a reply."""
+    def _put(self, reply: _Waiting, weights: Mapping[str, Packed], held: float = 0.0) -> None:
+        """Put weights, which take so much of the room, into a reply."""
         self._held += held - reply.held
         reply.message = dataclasses.replace(reply.message, **weights)
         reply.held = held
@@ -283,10 +291,20 @@ def _damaged(key: str) -> str:
     return f"what site '{site}' remembers ('{key}.safetensors') is damaged, cut short or not ours"
 
 
-def _held_bytes(value: object) -> int:
-    """Return the memory that a value keeps from being used again: a view keeps all that it is cut from."""
-    storages = [tensor.untyped_storage() for tensor in pieces(flatten(value)[1])]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+def room_taken(tensors: Iterable[Tensor], cap: int) -> float:
+    """Return the part of the room for them that tensors take: 1 is all of it, in RAM or on a GPU.
+
+    A view keeps all that it is cut from.
+    """
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    sizes = {(s.device, s.data_ptr()): s.nbytes() for s in storages}
+    return sum(size / max(1, _room_on(device, cap)) for (device, _), size in sizes.items())
+
+
+def _room_on(device: torch.device, cap: int) -> int:
+    if device.type != "cuda":
+        return cap
+    return int(torch.cuda.get_device_properties(device).total_memory) // PART
 
 
 def _holds_tensors(value: object) -> bool:

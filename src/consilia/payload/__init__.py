@@ -25,7 +25,12 @@ from consilia.payload.packed import (
     PackedWeights,
     Packing,
     Stretch,
+    anew,
     bytes_of,
+    near,
+    picked,
+    renamed,
+    united,
 )
 from consilia.payload.record import Record, is_finite, pack, unpack
 from consilia.payload.shown import FieldEntry, entries
@@ -44,6 +49,7 @@ __all__ = [
     "Spec",
     "Stretch",
     "Weights",
+    "anew",
     "build",
     "bytes_of",
     "entries",
@@ -51,9 +57,13 @@ __all__ = [
     "is_finite",
     "is_whole",
     "load",
+    "near",
     "pack",
+    "picked",
     "pieces",
+    "renamed",
     "save",
     "save_flat",
+    "united",
     "unpack",
 ]

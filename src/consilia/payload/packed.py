@@ -160,6 +160,9 @@ class Packed(Mapping[str, Tensor], ABC):
     def __len__(self) -> int:
         return len(self.packing.specs)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.packing.specs
+
 
 class PackedWeights(Packed):
     """Weights in memory; the tensors are views, so that what is written into one is in the buffer too."""
@@ -266,6 +269,49 @@ class DeviceWeights(PackedWeights):
     def pieces(self) -> Iterable[Tensor]:
         """Return all numbers in as few tensors as they lie in, wherever that is."""
         return (self if self.there is None else self.there).buffers.values()
+
+
+def near(weights: Weights) -> Weights:
+    """Return weights where they lie: on a device, if they stay there, without a copy for the host."""
+    there = weights.there if isinstance(weights, Packed) else None
+    return weights if there is None else there
+
+
+def anew(weights: Weights) -> Weights:
+    """Return weights that were written where they lie: what the host has read of them is forgotten."""
+    there = weights.there if isinstance(weights, Packed) else None
+    return weights if there is None else DeviceWeights(there)
+
+
+def picked(weights: Weights, names: Iterable[str]) -> Weights:
+    """Return some tensors of weights; of those that stay on a device, copies there in one piece."""
+    return renamed(weights, {name: name for name in names})
+
+
+def renamed(weights: Weights, names: Mapping[str, str]) -> Weights:
+    """Return tensors under new names, each given with its old one; as `picked` does."""
+    lying = near(weights)
+    found = {new: lying[old] for new, old in names.items()}
+    return found if lying is weights or not found else _settled(found)
+
+
+def united(*parts: Weights) -> Weights:
+    """Return the tensors of all parts; where they all stay on a device, copies there in one piece."""
+    full = [part for part in parts if part]
+    lying = [near(part) for part in full]
+    stay = bool(full) and all(part is not there for part, there in zip(full, lying, strict=True))
+    found = {name: tensor for part in (lying if stay else full) for name, tensor in part.items()}
+    return _settled(found) if stay else found
+
+
+def _settled(found: Weights) -> DeviceWeights:
+    """Return copies on a device, done before another stream may read them."""
+    made = PackedWeights.of(found)
+    for buffer in made.pieces():
+        if buffer.is_cuda:
+            torch.cuda.current_stream(buffer.device).synchronize()
+            break
+    return DeviceWeights(made)
 
 
 def _versions(buffers: Mapping[torch.dtype, Tensor]) -> tuple[int, ...]:

@@ -82,6 +82,11 @@ class Captures:
                 recorded.run(job, planned)
         return standing.total, standing.optimizer
 
+    def forget(self) -> None:
+        """Let recorded steps go, and the memory of theirs; they hold the workbench that holds them."""
+        self._recorded.clear()
+        self._optimizers.clear()
+
     def tell_eager(self, why: str) -> None:
         """Say once for each reason that steps which could have been recorded run eagerly."""
         if why not in self._told:

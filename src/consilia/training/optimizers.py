@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from consilia.payload import PackedWeights
 from consilia.training.settings import Training
 
 #: Per parameter, what its optimiser remembers (Adam's moments and step count).
@@ -120,9 +121,6 @@ def optimizer_state(
     }
     if not copy:
         return found
-    held = [value for kept in found.values() for value in kept.values()]
-    copies = [torch.empty_like(value) for value in held]
-    if held:
-        torch._foreach_copy_(copies, held)  # all at once, as there are hundreds of small ones
-    told = iter(copies)
-    return {name: {key: next(told) for key in kept} for name, kept in found.items()}
+    held = {f"{name} {key}": value for name, kept in found.items() for key, value in kept.items()}
+    copies = PackedWeights.of(held)  # all at once, as there are hundreds of small ones
+    return {name: {key: copies[f"{name} {key}"] for key in kept} for name, kept in found.items()}

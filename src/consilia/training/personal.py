@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from consilia.ops.personal import improve, interpolate, steady
-from consilia.payload import Weights
+from consilia.payload import Weights, picked
 from consilia.training.local import Loss, draw_plan, job_of, train
 from consilia.training.optimizers import OptimizerState, optimizer_state, take_over
 from consilia.training.seeds import seeded
@@ -47,9 +47,7 @@ def learn_shares(
         portion: The part of the images that is used, drawn anew in each call.
     """
     network, device = site.network, site.bench.device
-    mine, theirs, mix = (
-        sent({name: part[name] for name in shares}, device) for part in (own, server, shares)
-    )
+    mine, theirs, mix = (sent(picked(part, shares), device) for part in (own, server, shares))
     mixed = {f"main/{name}": p for name, p in network.named_parameters() if name in mix}
     kept = network.state_dict()
     buffers = {name: b.clone() for name, b in network.named_buffers() if name in kept}

@@ -120,6 +120,11 @@ class Workbench:
         for network in self._networks.values():
             self._place(network)
 
+    def close(self) -> None:
+        """Let go of what a device holds for this workbench alone; it is not used again."""
+        if self.captures is not None:
+            self.captures.forget()
+
     def _place(self, network: nn.Module) -> None:
         if self._site is not None:
             self.learner.place(network, self.federation, self._site)

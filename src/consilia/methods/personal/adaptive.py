@@ -12,7 +12,7 @@ from torch import Tensor
 from consilia.methods.averaging import AveragingBase, Down, Up
 from consilia.methods.contract import hyper
 from consilia.ops.personal import interpolate
-from consilia.payload import Weights
+from consilia.payload import Weights, picked
 from consilia.training.batch import Batch
 from consilia.training.local import Trained
 from consilia.training.personal import learn_shares
@@ -85,7 +85,7 @@ class Adaptive(AveragingBase[Memory]):
         with untaught_rows_stay(site, self.unknown):
             trained = self.train(site)
         up = self.reply(trained, site)
-        own = {name: up.weights[name] for name in upper}
+        own = picked(up.weights, upper)
         rounds = 1 if memory is None else memory.rounds + 1
         return up, Memory(own, follow, rounds)
 

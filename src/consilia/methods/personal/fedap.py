@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, final
 
-from torch import Tensor
-
-from consilia.errors import RunError
 from consilia.methods.contract import Card, Panel, Start, hyper
-from consilia.methods.personal.keeping import Intro, Personal
+from consilia.methods.personal.keeping import Intro, Personal, joined
 from consilia.methods.personal.own_norm import Shared, Up
 from consilia.ops.batchnorm import affinity_shares
 from consilia.ops.reduce import mixtures, reduce
@@ -139,7 +136,7 @@ class FedAP(Personal[Server, Welcome | Down, Up | Measured, Memory]):
         self, down: Welcome | Down, memory: Memory | None, site: Site
     ) -> tuple[Up | Measured, Memory]:
         """Train the mixture together with the site's own layers; measure features where asked."""
-        site.load(_joined(down, memory))
+        site.load(joined(down, memory, Welcome))
         with untaught_rows_stay(site, self.unknown):
             trained = train_locally(site, site.objective(self.task))
         told = (site.weights("body", "head"), trained.images, trained.loss)
@@ -169,7 +166,7 @@ class FedAP(Personal[Server, Welcome | Down, Up | Measured, Memory]):
 
     def model_for(self, down: Welcome | Down, memory: Memory | None, site: Site) -> Weights | Panel:
         """Use the site's mixture with its own layers; who is no site has no model."""
-        return _joined(down, memory) if site.name in site.federation.sites else Panel(())
+        return joined(down, memory, Welcome) if site.name in site.federation.sites else Panel(())
 
     def shares(self, server: Server) -> Mapping[str, float]:
         """Return each site's part in the average of the warm-up; mixtures differ from site to site."""
@@ -183,12 +180,3 @@ class FedAP(Personal[Server, Welcome | Down, Up | Measured, Memory]):
         fallback = {site: {n: server.latest[site][n] for n in names} for site in matrix}
         mixed = mixtures(server.latest, matrix, fallback, names)
         return {site: mixed.get(site, common) for site in server.latest}
-
-
-def _joined(down: Welcome | Down, memory: Memory | None) -> dict[str, Tensor]:
-    if memory is not None:
-        return {**down.weights, **memory.own}
-    if isinstance(down, Down):
-        msg = "this site has lost its own part of the model; run it again from round 1"
-        raise RunError(msg)
-    return dict(down.weights)

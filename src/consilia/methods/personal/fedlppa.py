@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import torch
-from torch import Tensor
 
 from consilia.declare import Federation
 from consilia.errors import UsageError
@@ -26,7 +25,7 @@ from consilia.methods.personal.fedlppa_server import (
 )
 from consilia.networks.fedlppa import Parts
 from consilia.ops.personal import interpolate
-from consilia.payload import Weights
+from consilia.payload import Weights, picked, united
 from consilia.training.dual import FedLPPALearner
 from consilia.training.learner import Learner
 from consilia.training.local import train_locally
@@ -170,8 +169,8 @@ class FedLPPA(Method[Intro, Server, Down, Up | Whole, Memory]):
     def broadcast(self, server: Server, site: str) -> Down:
         """Send what is common, and the auxiliary decoder made for this site."""
 
-        def group(name: str) -> dict[str, Tensor]:
-            return {key: server.weights[key] for key in server.groups[name]}
+        def group(name: str) -> Weights:
+            return picked(server.weights, server.groups[name])
 
         aux = auxiliary_decoder(server, site, self.strategy, self.auxiliary)
         return Down(group("shared"), group("main"), aux)
@@ -180,7 +179,8 @@ class FedLPPA(Method[Intro, Server, Down, Up | Whole, Memory]):
         self, down: Down, memory: Memory | None, site: Site
     ) -> tuple[Up | Whole, Memory]:
         """Learn how far to follow the server (from the second round on), then train everything."""
-        site.load({**down.shared, **down.main, **down.aux})
+        for part in (down.shared, down.main, down.aux):
+            site.load(part)
         rounds = 1 if memory is None else memory.rounds + 1
         follow = self._follow(down, memory, site)
         train_locally(site)
@@ -220,14 +220,18 @@ class FedLPPA(Method[Intro, Server, Down, Up | Whole, Memory]):
 
     def _follow(self, down: Down, memory: Memory | None, site: Site) -> Weights:
         """Return W after this round's steps, and leave the mixture in the network (Eqs. 10-13)."""
-        server = {**down.main, **down.aux}
-        if memory is None or not self.la:  # nothing of its own yet: follow the server in everything
+        if not self.la:
+            return {}
+        server = united(down.main, down.aux)
+        if memory is None:  # nothing of its own yet: follow the server in everything
             parameters = dict(site.network.named_parameters())
-            return {n: torch.ones_like(t) for n, t in server.items() if n in parameters and self.la}
+            return {
+                name: torch.ones(parameters[name].shape) for name in server if name in parameters
+            }
         first = memory.rounds == 1
         return learn_shares(
             site,
-            {**memory.main, **memory.aux},
+            united(memory.main, memory.aux),
             server,
             memory.follow,
             eta=self.eta,

@@ -12,7 +12,7 @@ from torch import Tensor
 from consilia.methods.contract import Findings
 from consilia.ops.affinity import Strategy, auxiliary_shares, prompt_affinity
 from consilia.ops.reduce import mixtures, reduce
-from consilia.payload import Group, Weights
+from consilia.payload import Group, PackedWeights, Weights, anew, near, picked, renamed, united
 from consilia.training.seeds import generator
 
 Kind: TypeAlias = Literal["main", "own"]
@@ -70,8 +70,10 @@ def affinity_of(server: Server, sites: tuple[str, ...]) -> Tensor:
 
     Of a newcomer, which has not sent any, it takes the row of the global prompt.
     """
-    common = [server.weights[UKP].flatten()] if UKP in server.weights else []
-    rows = [server.prompts.get(s, server.weights[DDP][server.sites.index(s)]) for s in sites]
+    weights = near(server.weights)
+    common = [weights[UKP].flatten()] if UKP in weights else []
+    drawn = weights[DDP]
+    rows = [server.prompts.get(s, drawn[server.sites.index(s)]).to(drawn.device) for s in sites]
     return prompt_affinity(torch.stack([torch.cat((*common, row.flatten())) for row in rows]))
 
 
@@ -110,8 +112,7 @@ def auxiliary_decoder(
     """
     names = server.groups["aux"]
     if not names or not server.decoders or site not in server.sites:
-        return {name: server.weights[name] for name in names}
-    common = {n: server.weights[source] for n, source in sources_of(server, auxiliary).items()}
+        return picked(server.weights, names)
     sent = tuple(other for other in server.sites if other in server.decoders)
     if strategy in {"aggregated", "highest"}:
         asked = (site, *(other for other in sent if other != site))
@@ -120,7 +121,10 @@ def auxiliary_decoder(
         alike = {}
     randoms = generator(server.seed, "auxiliary", server.round, site)
     shares = auxiliary_shares(strategy, site, server.sites, sent, alike, randoms)
-    fallback = {site: server.decoders.get(site, common)}
+    own = server.decoders.get(site)
+    fallback = {
+        site: renamed(server.weights, sources_of(server, auxiliary)) if own is None else own
+    }
     return mixtures(server.decoders, {site: shares}, fallback, names)[site]
 
 
@@ -137,25 +141,24 @@ def averaged(
     """
     counts = {site: float(server.images[site]) for site in ups}
     updates = {
-        site: {**up.shared, **up.main, **(up.aux if isinstance(up, Whole) else {})}
+        site: united(up.shared, up.main, *((up.aux,) if isinstance(up, Whole) else ()))
         for site, up in ups.items()
     }
     sent = ("shared", "main", *(("aux",) if auxiliary == "own" else ()))
     weights = reduce(server.weights, updates, dict.fromkeys(sent, counts), server.groups)
     sources = sources_of(server, auxiliary)
-    decoders = {
-        site: {name: update[source].clone() for name, source in sources.items()}
-        for site, update in updates.items()
-    }
+    decoders = {site: _apart(renamed(update, sources)) for site, update in updates.items()}
     prompts = {
-        site: update[DDP][server.sites.index(site)].clone()
+        site: near(update)[DDP][server.sites.index(site)].clone()
         for site, update in updates.items()
         if DDP in update
     }
     prompts = {**server.prompts, **prompts}
     if row_owner and DDP in weights:
+        rows, before = near(weights)[DDP], near(server.weights)[DDP]
         for at, site in enumerate(server.sites):  # the row of who is away, or yet to come, stays
-            weights[DDP][at] = prompts.get(site, server.weights[DDP][at])
+            rows[at] = prompts.get(site, before[at])
+        weights = anew(weights)
     total = sum(counts.values())
     return replace(
         server,
@@ -165,3 +168,8 @@ def averaged(
         last={site: count / total for site, count in counts.items()},
         round=server.round + 1,
     )
+
+
+def _apart(weights: Weights) -> PackedWeights:
+    """Return weights in memory of their own: what stays on a device was copied when it was picked."""
+    return weights if isinstance(weights, PackedWeights) else PackedWeights.of(weights)

@@ -14,7 +14,7 @@ from consilia.errors import RunError, listing
 from consilia.labels.usable import without_usable_labels
 from consilia.methods.contract import Method, Panel, Start, hyper
 from consilia.ops.reduce import reduce
-from consilia.payload import Group, Weights
+from consilia.payload import Group, Weights, picked, united
 from consilia.training.batch import Batch
 from consilia.training.site import Site, Workbench
 
@@ -137,21 +137,21 @@ class Keeping(Personal[Server, Any, Any, Any]):
         """Return each site's part in the last average."""
         return server.last
 
-    def shared(self, server: Server) -> dict[str, Tensor]:
+    def shared(self, server: Server) -> Weights:
         """Return what every site gets of the averaged network."""
-        return {
-            name: server.weights[name]
-            for group, names in server.groups.items()
-            if group not in self.keeps
-            for name in names
-        }
+        groups = server.groups.items()
+        return picked(
+            server.weights,
+            [name for group, names in groups if group not in self.keeps for name in names],
+        )
 
 
-def joined(down: Any, memory: Any) -> dict[str, Tensor]:
-    """Return the weights that came with what a site remembers of its own part."""
+def joined(down: Any, memory: Any, first: type[Any] = Welcome) -> Weights:
+    """Return the weights that came with what a site remembers of its own part; `first` brings all."""
     if memory is not None:
-        return {**down.weights, **memory.own}
-    if not isinstance(down, Welcome):
+        return united(down.weights, memory.own)
+    if not isinstance(down, first):
         msg = "this site has lost its own part of the model; run it again from round 1"
         raise RunError(msg)
-    return dict(down.weights)
+    weights: Weights = down.weights
+    return weights
