@@ -6,9 +6,12 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import curve_fit
 
+from consilia.engines.inprocess import make_bench
 from consilia.methods import make_method, why_not
 from consilia.methods.averaging import Down
 from consilia.testing import run_toy, toy_spec
+from consilia.training.batch import ResidentCases
+from consilia.training.site import Site
 from tests.methods.plain import (
     Plain,
     assert_close,
@@ -118,6 +121,19 @@ def test_without_consistency_and_correction_it_is_fedavg_to_the_bit(tmp_path):
     run_toy(adele, tmp_path / "adele", lesion_sites(adele))
     run_toy(fedavg, tmp_path / "fedavg", lesion_sites(fedavg))
     assert_same_state(server_weights(tmp_path / "adele"), server_weights(tmp_path / "fedavg"))
+
+
+def test_labels_are_corrected_in_evaluation_mode():
+    spec = lesion_spec("adele", 1, learner={"network": "unet-fedlppa"})  # batch norm and dropout
+    method, data = make_method("adele"), lesion_sites(spec)["anna"]
+    bench, fresh = (make_bench(spec, method, spec.federation) for _ in range(2))
+    cases = ResidentCases.of(data.train, data.view, bench.device)
+    site = Site("anna", spec.federation, bench, cases, spec.training, 0, 1, 1)
+    site.network.train()
+    p = method.averaged(site)
+    site.network.train()
+    assert torch.equal(p, method.averaged(site))
+    assert_same_state(site.network.state_dict(), fresh.network().state_dict())
 
 
 def test_consistency_alone_changes_no_label(tmp_path):

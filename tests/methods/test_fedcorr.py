@@ -100,14 +100,18 @@ SETTINGS = {"preprocessing": 3, "finetuning": 2, "neighbors": 4}
 SLOW = {"learning_rate": 0.1}
 
 
-@pytest.mark.parametrize(("relabel", "mixup"), [(1.0, 1.0), (0.5, 0.4)])
-def test_fedcorr_is_its_algorithm(relabel, mixup, tmp_path):
+@pytest.mark.parametrize(
+    ("relabel", "mixup", "beta", "threshold", "clean"),
+    [(1.0, 1.0, 5.0, 0.5, 0.1), (0.5, 0.4, 5.0, 0.5, 0.1), (0.5, 0.4, 20.0, 0.3, 0.41)],
+)
+def test_fedcorr_is_its_algorithm(relabel, mixup, beta, threshold, clean, tmp_path):
     learner = {"init": half_trained(tmp_path / "init.safetensors")}
-    settings = {**SETTINGS, "relabel": relabel, "mixup": mixup}
+    limits = {"threshold": threshold, "clean": clean}
+    settings = {**SETTINGS, "relabel": relabel, "mixup": mixup, "beta": beta, **limits}
     spec = lesion_spec("fedcorr", 8, settings, learner=learner, training=SLOW)
     sites = lesion_sites(spec)
     run_toy(spec, tmp_path / "run", sites)
-    told = plain_run(spec, sites, 3, 2, 5.0, 4, relabel, 0.5, 0.1, mixup)
+    told = plain_run(spec, sites, 3, 2, beta, 4, relabel, threshold, clean, mixup)
     run, invited, noisy, early = told
     lines = [json.loads(x) for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
     assert [line["took_part"] for line in lines] == invited

@@ -48,7 +48,7 @@ def foreground(learner, network, cases):
         return learner.probabilities(network, cases.image.float() / 255)[:, 0]
 
 
-def plain_run(spec, sites, warmup, gap, tau, told_loss="after", ratio=None):
+def plain_run(spec, sites, warmup, gap, tau, told_loss="after", ratio=None, longest=0):
     """Section 2 of the paper in plain loops; returns the weights and what happened."""
     from scipy.ndimage import label
 
@@ -121,7 +121,7 @@ def plain_run(spec, sites, warmup, gap, tau, told_loss="after", ratio=None):
         stages.append(stage)
         if stage == 1 and t >= warmup:
             stage = 2
-        elif stage == 2 and corrected.keys() == sites.keys():
+        elif stage == 2 and (corrected.keys() == sites.keys() or stages.count(2) == longest):
             stage = 3
     return world, stages, labels, estimate, corrected, history
 
@@ -197,6 +197,20 @@ def test_its_switches_are_those_of_the_algorithm(tmp_path, settings):
     assert_weights_close(tmp_path / "run", expected)
     usual, *_ = plain_run(spec, sites, 3, 0.03, 0.8)
     assert any(not torch.allclose(usual[n], expected[n], 1e-2, 2e-3) for n in usual)
+
+
+def test_stage_two_ends_after_its_longest_where_nobody_corrects(tmp_path):  # METHODS 4.4
+    spec = spec_of(6, warmup=3, longest=2, correct=False)
+    sites = overlooking(spec)
+    run_toy(spec, tmp_path / "run", sites)
+    never = float("inf")
+    expected, stages, *_ = plain_run(spec, sites, 3, never, 0.8, longest=2)
+    assert stages == [1, 1, 1, 2, 2, 3]
+    lines = [json.loads(x) for x in (tmp_path / "run/ledger.jsonl").read_text().splitlines()]
+    trained = [x for x in lines if x["verb"] == "train"]
+    assert {x["round"] for x in trained if x["message"] == "Watch"} == {4, 5}
+    assert state_of(tmp_path / "run", "server")["stage"] == "corrected"
+    assert_weights_close(tmp_path / "run", expected)
 
 
 def test_a_warm_up_of_all_rounds_is_fedavg_to_the_bit(tmp_path):

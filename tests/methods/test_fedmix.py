@@ -40,7 +40,7 @@ def dice(a, b):
     return (2 * (a & b).sum() + 1e-4) / (a.sum() + b.sum() + 1e-4)
 
 
-def plain_run(spec, sites):
+def plain_run(spec, sites, lam=10, beta=1.5):
     """Algorithm 1 of FedMix in plain loops over images; returns both global networks."""
     learner = PlainLearner.of(spec.learner, spec.federation)
     nets, world = {}, {}
@@ -90,8 +90,8 @@ def plain_run(spec, sites):
             }
         used = [s for s in sorted(sent) if counts[s]]
         c = {s: counts[s] / sum(counts[u] for u in used) for s in used}
-        d = {s: losses[s] ** 1.5 / sum(losses[u] ** 1.5 for u in used) for s in used}
-        w = {s: (c[s] + 10 * d[s]) / 11 for s in used}
+        d = {s: losses[s] ** beta / sum(losses[u] ** beta for u in used) for s in used}
+        w = {s: (c[s] + lam * d[s]) / (1 + lam) for s in used}
         for key in nets:
             world[key] = {
                 k: sum(w[s] * sent[s][key][k].double() for s in used).float() for k in world[key]
@@ -146,9 +146,13 @@ def boxed(form):
     return [{**site, "supervision": form} if site["name"] == "bo" else site for site in MIXED]
 
 
-@pytest.mark.parametrize("form", ["box", "rotated-box"])
-def test_fedmix_is_its_algorithm(form, tmp_path):
-    spec = spec_of(boxed(form), rounds=4)
+@pytest.mark.parametrize(
+    ("form", "settings"),
+    [("box", {}), ("rotated-box", {}), ("box", {"lam": 2.0, "beta": 3.0})],
+    ids=["box", "rotated-box", "other weights of the loss"],
+)
+def test_fedmix_is_its_algorithm(form, settings, tmp_path):
+    spec = spec_of(boxed(form), rounds=4, settings=settings)
     sites = toy_sites(spec)
     run_toy(spec, tmp_path / "run", sites)
     selected = [
@@ -158,17 +162,26 @@ def test_fedmix_is_its_algorithm(form, tmp_path):
         0,
         10,
     }  # a real choice was made
-    expected = plain_run(spec, sites)
+    expected = plain_run(spec, sites, **settings)
     for key, found in networks_of(tmp_path / "run").items():
         for name in found:
             torch.testing.assert_close(found[name], expected[key][name], rtol=2e-4, atol=2e-6)
 
 
 def test_with_masks_one_network_and_no_lambda_it_is_fedavg_to_the_bit(tmp_path):
-    run_toy(toy_spec(), tmp_path / "fedavg")
+    fedavg = run_toy(toy_spec(), tmp_path / "fedavg")
     settings = {"networks": 1, "lam": 0.0}
-    run_toy(toy_spec(method={"name": "fedmix", "settings": settings}), tmp_path / "fedmix")
+    mixed = toy_spec(method={"name": "fedmix", "settings": settings})
+    fedmix = run_toy(mixed, tmp_path / "fedmix")
     assert_same_state(networks_of(tmp_path / "fedmix")["main"], server_weights(tmp_path / "fedavg"))
+    assert fedmix["sites"] == fedavg["sites"]  # the second network, never trained, judges nothing
+
+
+def test_the_first_network_alone_is_judged():  # METHODS 1.2
+    from consilia.methods.mixed.fedmix import Down
+
+    first, second = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+    assert make_method("fedmix").model_for(Down(first, second), None, None) is first
 
 
 def test_with_masks_and_one_network_it_is_fedadaptagg_to_the_bit(tmp_path):

@@ -31,7 +31,7 @@ def dice_loss(p, y):
     return (1 - (2 * (p * y).sum(1) + 1e-4) / (p.sum(1) + y.sum(1) + 1e-4)).mean()
 
 
-def plain_run(spec, sites, warmup, share, low, high):
+def plain_run(spec, sites, warmup, share, low, high, largest):
     """METHODS 1.8 in plain loops; returns the weights and the part of pixels that taught."""
     run, sure = Plain(spec, sites), []
     masks = [name for name in sites if str(spec.federation[name].supervision) == "mask"]
@@ -41,7 +41,7 @@ def plain_run(spec, sites, warmup, share, low, high):
         return dice_loss(run.net(image).sigmoid(), planes)
 
     def on_guesses(image, target, index):
-        gamma = 2 * torch.rand(len(image), 1, 1, 1)
+        gamma = largest * torch.rand(len(image), 1, 1, 1)
         with torch.no_grad():
             guess = run.net(image).sigmoid()
         second = run.net(torch.clamp(image, min=1e-6) ** gamma).sigmoid()
@@ -62,9 +62,11 @@ def plain_run(spec, sites, warmup, share, low, high):
     return run.world["main"], sure
 
 
-@pytest.mark.parametrize(("name", "share"), [("fedst", 0.9), ("fedrgd", 0.5)])
-def test_it_is_its_algorithm(name, share, tmp_path):
-    settings = {"warmup": 0.5, "low": 0.4, "high": 0.6}
+@pytest.mark.parametrize(
+    ("name", "share", "gamma"), [("fedst", 0.9, 2.0), ("fedrgd", 0.5, 2.0), ("fedst", 0.9, 0.7)]
+)
+def test_it_is_its_algorithm(name, share, gamma, tmp_path):
+    settings = {"warmup": 0.5, "low": 0.4, "high": 0.6, "gamma": gamma}
     spec = toy_spec(
         sites=[
             *SITES,
@@ -77,7 +79,7 @@ def test_it_is_its_algorithm(name, share, tmp_path):
     )
     sites = {**toy_sites(spec), "dora": toy_sites(spec, train=5)["dora"]}
     run_toy(spec, tmp_path / "run", sites)
-    expected, sure = plain_run(spec, sites, 2, share, 0.4, 0.6)
+    expected, sure = plain_run(spec, sites, 2, share, 0.4, 0.6, gamma)
     assert any(0.05 < part < 0.95 for part in sure)  # some pixels taught, and some did not
     assert_close(tmp_path / "run", expected)
 

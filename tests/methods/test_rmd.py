@@ -1,5 +1,6 @@
 """RMD against a second, plain implementation, and what its parts do alone."""
 
+import json
 import math
 
 import pytest
@@ -7,18 +8,19 @@ import torch
 import torch.nn.functional as F
 
 from consilia.methods import make_method, why_not
-from consilia.methods.incomplete.rmd import DROPOUT, Server
+from consilia.methods.incomplete.rmd import DROPOUT, Down, Server
 from consilia.testing import run_toy, toy_spec
 from consilia.training.seeds import generator
 from consilia.training.warp import apply_warp, draw_warp
 from tests.methods.plain import (
     Plain,
     assert_close,
+    half_trained,
     lesion_sites,
     lesion_spec,
     run_twice_with_a_stop,
 )
-from tests.methods.support import assert_same_state, ledger_fields
+from tests.methods.support import assert_same_state, ledger_fields, server_weights
 
 
 def shaken(net, image):
@@ -35,12 +37,24 @@ def margin(scores):
     return scores[:, 1] - scores[:, 0]
 
 
+def noted(loss, halves):
+    """The same loss, which also writes down its mean over the two networks."""
+
+    def noting(*batch):
+        total = loss(*batch)
+        halves.append(total.item() / 2)
+        return total
+
+    return noting
+
+
 def plain_run(spec, sites, t1, u, tau, weight):
-    run = Plain(spec, sites, ("main", "second"))
+    """Return both global networks, and what each site reports as its loss in each round."""
+    run, reported = Plain(spec, sites, ("main", "second")), []
     for t in range(spec.rounds):
         forget = tau * min(1, t / (t1 - 1))
         grown = math.exp(-5 * (1 - min(t / t1, 1)) ** 2)
-        sent = {"main": {}, "second": {}}
+        sent, losses = {"main": {}, "second": {}}, {s: [] for s in sites}
         for site in sorted(sites):
             run.load()
             randoms = generator(spec.seed, site, t + 1, "strong views")
@@ -78,12 +92,13 @@ def plain_run(spec, sites, t1, u, tau, weight):
                     total = total + weight * grown * kl.mean()
                 return total
 
-            run.train(site, t + 1, loss)
+            run.train(site, t + 1, noted(loss, losses[site]))
             for name in run.names:
                 sent[name][site] = run.sent(name)
         for name in run.names:
             run.average(sent[name], run.counts, name)
-    return run.world
+        reported.append({s: sum(x) / len(x) for s, x in losses.items()})
+    return run.world, reported
 
 
 @pytest.mark.parametrize("objective", ["dice-foreground", "dice"])
@@ -92,21 +107,32 @@ def test_rmd_is_its_algorithm(tmp_path, objective):
     spec = lesion_spec("rmd", 3, settings, learner={"objective": objective})
     sites = lesion_sites(spec)
     run_toy(spec, tmp_path / "run", sites)
-    expected = plain_run(spec, sites, 2, 0.7, 0.2, 0.5)
+    expected, reported = plain_run(spec, sites, 2, 0.7, 0.2, 0.5)
     assert_close(tmp_path / "run", expected["main"], "first")
     assert_close(tmp_path / "run", expected["second"], "second")
+    lines = [json.loads(x) for x in (tmp_path / "run/rounds.jsonl").read_text().splitlines()]
+    for line, told in zip(lines, reported, strict=True):
+        assert {s: x["loss"] for s, x in line["sites"].items()} == pytest.approx(told, rel=1e-4)
 
 
 def test_two_networks_that_do_not_meet_train_as_under_fedavg(tmp_path):
     """Nothing forgotten, nothing taught, one batch per round: the first network is FedAvg's."""
-    learner, training = {"objective": "partial-ce"}, {"batch": 16, "learning_rate": 0.05}
+    init = half_trained(tmp_path / "init.safetensors", "partial-ce")
+    learner = {"objective": "partial-ce", "init": init}
+    training = {"batch": 16, "learning_rate": 0.05}
     rmd = lesion_spec("rmd", 3, {"forget": 0.0, "distill": 0.0}, learner=learner, training=training)
     fedavg = lesion_spec("fedavg", 3, learner=learner, training=training)
-    run_toy(rmd, tmp_path / "rmd", lesion_sites(rmd))
-    run_toy(fedavg, tmp_path / "fedavg", lesion_sites(fedavg))
-    from tests.methods.support import server_weights
-
+    one = run_toy(rmd, tmp_path / "rmd", lesion_sites(rmd))
+    two = run_toy(fedavg, tmp_path / "fedavg", lesion_sites(fedavg))
     assert_close(tmp_path / "rmd", server_weights(tmp_path / "fedavg"), "first")
+    dice = one["mean"]["dice"]  # of the first network, which has learned more than the second
+    assert dice == pytest.approx(two["mean"]["dice"], abs=0.02)
+    assert dice > 0.5
+
+
+def test_the_first_network_alone_is_judged():
+    down = Down({"w": torch.zeros(2)}, {"w": torch.ones(2)}, 0.0, 1.0, bent=False)
+    assert make_method("rmd").model_for(down, None, None) is down.first
 
 
 def test_every_level_of_the_encoder_has_its_rate():
