@@ -4,10 +4,13 @@ import json
 
 import pytest
 import torch
-from benchmarks import costs, plots
+import torch.nn.functional as F
+from benchmarks import costs, energies, plots
 from benchmarks.harness import spread, told
 
 from consilia.methods import METHODS
+from consilia.ops.crf import gated_crf
+from consilia.ops.tree import tree_energy
 
 SLOW = {"fedlppa", "fedala", "fedmix", "fedbn"}  # larger networks, several trainings
 EXACT = [
@@ -79,3 +82,24 @@ def test_a_result_that_was_not_measured_has_no_chart():
     results = {"costs": json.loads(json.dumps({"rows": rows}))}
     assert plots.arithmetic(results) is not None
     assert plots.scale(results) is None
+
+
+def test_the_parts_of_an_energy_are_those_of_a_prediction_that_is_as_sure():
+    draw = torch.Generator().manual_seed(0)
+    image = torch.rand(2, 1, 8, 8, generator=draw)
+    zone = (torch.rand(2, 8, 8, generator=draw) < 0.3).float()
+    target = (torch.rand(2, 8, 8, generator=draw) < 0.3).long()
+    known = torch.rand(2, 8, 8, generator=draw) < 0.4
+    unsure = torch.tensor([0.3, 0.02, 0.0005])
+    found = energies.parts(zone, image, target, known, unsure)
+    for e, row in zip(unsure.tolist(), found, strict=True):
+        p = torch.stack((1 - zone, zone), 1) * (1 - 2 * e) + e
+        crossed = F.nll_loss(p.log(), torch.where(known, target, -100))
+        plain = torch.stack((crossed, gated_crf(p, image), tree_energy(p, image, [], ~known)))
+        torch.testing.assert_close(row, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_energies_are_compared_where_each_prediction_costs_least_and_where_emptiness_is_ahead():
+    empty, true = torch.tensor([0.3, 0.2, 0.5, 0.9]), torch.tensor([0.35, 0.4, 0.3, 0.1])
+    found = energies.beyond(empty, true, torch.tensor([0.1, 0.02, 0.005, 0.001]))
+    assert found == pytest.approx({"best": 0.1, "barrier": -0.2, "barrier_at": 0.02})

@@ -19,7 +19,7 @@ def test_every_run_of_a_queue_could_begin(queue: Path) -> None:
     for job in given.jobs:
         spec = job.spec()
         method = make_method(spec.method.name, spec.method.settings)
-        refuse_unfit(spec.method.name, method, spec.federation)
+        refuse_unfit(spec.method.name, method, spec.federation, spec.training)
         assert spec.engine.lanes == 1
 
 

@@ -117,6 +117,33 @@ def test_polyp_sources(site, folder, images, masks, kind, tmp_path):
     assert 5 < train.truth[0].sum() < 60  # JPEG masks have no exact values
 
 
+@pytest.mark.parametrize(
+    ("site", "folder", "images", "tested"),
+    [
+        ("cvc-clinicdb", "CVC-ClinicDB", 612, 62),
+        ("cvc-colondb", "CVC-ColonDB", 390, 63),
+        ("cvc-colondb", "CVC-ColonDB", 380, 38),
+        ("etis", "ETIS-LaribPolypDB", 196, 26),
+        ("etis", "ETIS-LaribPolypDB", 197, 20),
+        ("kvasir-seg", "Kvasir-SEG", 1000, 100),
+    ],
+)
+def test_as_many_polyps_are_tested_on_as_in_the_paper_where_a_source_has_as_many(
+    site, folder, images, tested, tmp_path
+):
+    home = tmp_path / "polyp" / folder
+    save_pairs(home / "images", home / "masks", 1)
+    for part in ("images", "masks"):
+        one = (home / part / "case0.png").read_bytes()
+        for n in range(1, images):
+            (home / part / f"case{n}.png").write_bytes(one)
+    train, test = load("polyp", site, tmp_path)
+    assert (len(train), len(test)) == (images - tested, tested)
+    other = load("polyp", site, tmp_path, seed=1)[1]
+    assert len(other) == tested
+    assert set(other.case) != set(test.case)
+
+
 def test_an_image_without_a_mask_is_named(tmp_path):
     home = tmp_path / "polyp/Kvasir-SEG"
     save_pairs(home / "images", home / "masks", 3)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from consilia.errors import RunError
+from consilia.engines.plan import make_plan
+from consilia.errors import UsageError
 from consilia.methods import make_method, why_not
 from consilia.methods.labelsets.fedlsm import Begin, Down, Intro, Server, Up
 from consilia.methods.labelsets.lesson import part_by_uncertainty
@@ -523,9 +524,11 @@ def test_class_weights_are_global_and_told_again_when_a_site_joins():
 
 def test_blends_that_a_batch_includes_must_fit_into_it(tmp_path):
     spec = spec_of(settings={"included": True, "mixed": 4})
-    sentence = "takes 4 blended images out of a batch, but training.batch is 4; raise it"
-    with pytest.raises(RunError, match=sentence):
-        run_toy(spec, tmp_path / "run", sites_of(spec))
+    sentence = "'fedlsm' takes 4 blended images out of a batch .* but training.batch is 4; raise it"
+    for begin in (lambda: run_toy(spec, tmp_path / "run", sites_of(spec)), lambda: make_plan(spec)):
+        with pytest.raises(UsageError, match=sentence):
+            begin()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("weighs", ["positive", "entry"])

@@ -86,7 +86,7 @@ def compare(
     _refuse_rule(selection, next(iter(specs.values())))
     for spec in specs.values():  # all is refused before anything trains
         method = make_method(spec.method.name, spec.method.settings)
-        refuse_unfit(spec.method.name, method, spec.federation)
+        refuse_unfit(spec.method.name, method, spec.federation, spec.training)
     folders: dict[str, list[Path]] = {}
     for (variant, seed), spec in specs.items():
         path = variant_path(out, spec, variant)

@@ -72,7 +72,7 @@ def run_in_process(
         sites: The sites' data, where it is already in memory.
     """
     method = make_method(spec.method.name, spec.method.settings)
-    refuse_unfit(spec.method.name, method, spec.federation)
+    refuse_unfit(spec.method.name, method, spec.federation, spec.training)
     federation = labels_seen(method, spec.federation)
     settle(spec)
     if sites is None:

@@ -76,7 +76,7 @@ class Plan:
 def make_plan(spec: RunSpec) -> Plan:
     """Return the plan of a run, or refuse a federation that the method does not fit."""
     method = make_method(spec.method.name, spec.method.settings)
-    refuse_unfit(spec.method.name, method, spec.federation)
+    refuse_unfit(spec.method.name, method, spec.federation, spec.training)
     federation = labels_seen(method, spec.federation)
     learner = method.learner(make_learner(spec.learner, federation))
     refuse_crop(learner, spec.training.crop)

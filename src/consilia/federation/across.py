@@ -77,7 +77,7 @@ def run_across(
     if method.data != "own" or method.labels != "declared":
         msg = f"method '{spec.method.name}' needs all data in one place; `consilia run` has it"
         raise UsageError(msg)
-    refuse_unfit(spec.method.name, method, spec.federation)
+    refuse_unfit(spec.method.name, method, spec.federation, spec.training)
     _refuse_uninvited(coordinator, spec)
     if not running(coordinator.folder):
         msg = f"the coordinator is down; `consilia coordinator up --at {coordinator.folder}` starts it"

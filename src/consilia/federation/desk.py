@@ -224,7 +224,7 @@ class Desk:
         if method.data != "own" or method.labels != "declared":
             msg = f"method '{spec.method.name}' needs all images or all labels in one place"
             raise DeclarationError(msg)
-        refuse_unfit(spec.method.name, method, spec.federation)
+        refuse_unfit(spec.method.name, method, spec.federation, spec.training)
         federation = labels_seen(method, spec.federation)
         settle(spec)
         data = load_own(spec, federation, self.name, self.folder)

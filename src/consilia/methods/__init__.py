@@ -46,6 +46,7 @@ from consilia.methods.personal.fedlc import FedLC
 from consilia.methods.personal.fedlppa import FedLPPA
 from consilia.methods.personal.fedrep import FedRep
 from consilia.methods.personal.metafed import MetaFed
+from consilia.training.settings import Training
 
 __all__ = [
     "ADELE",
@@ -242,8 +243,12 @@ def _unmet(method: AnyMethod, federation: Federation) -> str | None:
     return method.unmet(labels_seen(method, federation))
 
 
-def refuse_unfit(name: str, method: AnyMethod, federation: Federation) -> None:
-    """Refuse a federation that does not meet a method's needs, with the methods that fit it."""
+def refuse_unfit(name: str, method: AnyMethod, federation: Federation, training: Training) -> None:
+    """Refuse what does not meet a method's needs: a federation, with methods that fit it, or settings."""
+    odd = method.unmet_by(training)
+    if odd is not None:
+        msg = f"method '{name}' {odd}"
+        raise UsageError(msg)
     reason = _unmet(method, federation)
     if reason is None:
         return

@@ -40,6 +40,7 @@ from consilia.declare import Federation
 from consilia.labels.usable import has_usable_labels
 from consilia.payload import Weights
 from consilia.training.learner import Learner
+from consilia.training.settings import Training
 from consilia.training.site import Site
 
 Intro = TypeVar("Intro")
@@ -131,6 +132,10 @@ class Method(ABC, Generic[Intro, Server, Down, Up, Memory]):
 
     def unmet(self, federation: Federation) -> str | None:
         """Return why this method cannot serve a federation, in one sentence, or `None` if it can."""
+        return None
+
+    def unmet_by(self, training: Training) -> str | None:
+        """Return why sites cannot train as a run file says, in one sentence, or `None` if they can."""
         return None
 
     def trains_at(self, federation: Federation, site: str) -> bool:

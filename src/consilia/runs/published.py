@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from consilia.declare.federation import Declared
 from consilia.declare.read import read_toml, validate
 from consilia.errors import UsageError
-from consilia.runs.spec import locate
+from consilia.runs.spec import locate, parse_changes
 
 FILE = "published.toml"
 #: The column that our mean (of sites, or of the common test set) is set beside.
@@ -42,8 +42,8 @@ class PublishedRow(Declared):
         called: What the paper calls it.
         values: As printed, one for each column; "-" where the paper has none, or none is legible.
         setting: The study's setting it was made under; empty for the study as it is declared.
-        variant: What the paper changed of the method, where that is no setting of ours; such a row
-            is shown, but not set beside one of ours.
+        variant: What the paper changed of the method, in words. Such a row is set beside one of ours
+            only where `method` says the same in settings.
     """
 
     method: str
@@ -51,6 +51,22 @@ class PublishedRow(Declared):
     values: tuple[float | str, ...]
     setting: str = ""
     variant: str = ""
+
+    @model_validator(mode="after")
+    def _settings_have_values(self) -> Self:
+        if any("=" not in setting for setting in self.method.split(":")[1:]):
+            msg = (
+                f"row '{self.called}' has the method '{self.method}'; expected NAME or "
+                "NAME:SETTING=VALUE, for example fedprox:mu=0.1"
+            )
+            raise UsageError(msg)
+        split_method(self.method)
+        return self
+
+    @property
+    def changed(self) -> bool:
+        """Whether the paper changed the method in a way that `method` does not say."""
+        return bool(self.variant) and ":" not in self.method
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -106,12 +122,17 @@ class PublishedTable(Declared):
         return self.model_copy(update={"rows": own}) if settings and own else self
 
     def mean_of(self, study: str, method: str) -> float | None:
-        """Return the paper's mean for a method of ours, in our unit, where it has one."""
+        """Return the paper's mean for a method of ours, in our unit, where it has one.
+
+        Args:
+            study: The study, with its settings.
+            method: The method, with its settings in any order (`fedmix:lam=1:beta=2`).
+        """
         if MEAN not in self.columns:
             return None
-        wanted = _settings(study) or {""}
+        wanted, asked = _settings(study) or {""}, split_method(method)
         for row in self.rows:
-            if row.method == method and row.setting in wanted and not row.variant:
+            if row.setting in wanted and not row.changed and split_method(row.method) == asked:
                 value = row.numbers[self.columns.index(MEAN)] / self.scale
                 return value if math.isfinite(value) else None
         return None
@@ -134,6 +155,12 @@ def published_in(path: Path) -> tuple[PublishedTable, ...]:
     table: dict[str, Any] = read_toml(path, UsageError)
     where = f"{path.resolve().parent.name}/{path.name}"
     return validate(Published, table, where, UsageError).table
+
+
+def split_method(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of a method as `compare` takes it."""
+    name, *settings = text.split(":")
+    return name, parse_changes(settings)
 
 
 def _settings(study: str) -> set[str]:

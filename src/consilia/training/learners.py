@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from consilia.declare import Federation
 from consilia.errors import UsageError, unknown
-from consilia.training.dual import DualLearner, FedLPPALearner
+from consilia.training.dual import DualLearner
 from consilia.training.learner import Learner, PlainLearner, least_side
 from consilia.training.settings import LearnerSettings
 
@@ -24,16 +24,10 @@ def make_learner(settings: LearnerSettings, federation: Federation) -> Learner:
 
 
 def refuse_crop(learner: Learner, side: int) -> None:
-    """Refuse crops that a network cannot take: built for another size, or too small for it.
+    """Refuse crops that are too small for a network.
 
     A U-Net enlarges what it has halved to the size it was, so that a side needs to be no multiple.
     """
-    if side and isinstance(learner, FedLPPALearner) and learner.parts.fusion:
-        msg = (
-            "method 'fedlppa' has prompts as large as images, so that these cannot be cropped, but "
-            f"training.crop is {side}; set it to 0"
-        )
-        raise UsageError(msg)
     if 0 < side < least_side(learner.network):
         msg = (
             f"network '{learner.network}' takes images from {least_side(learner.network)} pixels a side, but "

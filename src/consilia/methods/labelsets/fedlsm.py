@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from consilia.declare import Federation
-from consilia.errors import UsageError, listing
+from consilia.errors import listing
 from consilia.methods.contract import Card, Method, Start, hyper
 from consilia.methods.labelsets.fedlsm_messages import Begin, Down, Intro, Memory, Server, Up
 from consilia.methods.labelsets.lesson import (
@@ -131,6 +131,15 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         """Train everywhere: pseudo labels need no annotation."""
         return True
 
+    def unmet_by(self, training: Training) -> str | None:
+        """Refuse a batch that blended images would fill."""
+        if self._batch(training) > 0:
+            return None
+        return (
+            f"takes {self.mixed} blended images out of a batch (method.included), but training.batch is "
+            f"{training.batch}; raise it above method.mixed, or lower method.mixed"
+        )
+
     def introduce(self, site: Site) -> Intro:
         """Count what is marked, where class weights are made of it."""
         if excludes(site):
@@ -191,7 +200,9 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
             lesson.loss,
             only=parts.stream,
             after_step=lambda: follow(teacher, site.network, self.decay, self.statistics),
-            settings=self._settings(site.training),
+            settings=site.training.without_augmentation().model_copy(  # it makes its own views
+                update={"batch": self._batch(site.training)}
+            ),
         )
         return Up(site.weights(), len(site.train), lesson.positives()), memory
 
@@ -221,16 +232,9 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         found = server.positives.items()
         return {site: dict(zip(server.labels, q.tolist(), strict=True)) for site, q in found}
 
-    def _settings(self, training: Training) -> Training:
-        """Return how a site trains: the method makes its own views and blends."""
-        batch = training.batch - self.mixed * (self.enhance and self.included)
-        if batch < 1:
-            msg = (
-                f"method.included takes {self.mixed} blended images out of a batch, but training.batch "
-                f"is {training.batch}; raise it above method.mixed, or lower method.mixed"
-            )
-            raise UsageError(msg)
-        return training.without_augmentation().model_copy(update={"batch": batch})
+    def _batch(self, training: Training) -> int:
+        """Return how many images a batch has besides those blended."""
+        return training.batch - self.mixed * (self.enhance and self.included)
 
     def _terms(self, weight: Tensor | None, site: Site) -> Terms:
         there = None if weight is None else weight.to(site.bench.device)

@@ -30,6 +30,7 @@ from consilia.training.dual import FedLPPALearner
 from consilia.training.learner import Learner
 from consilia.training.local import train_locally
 from consilia.training.personal import learn_shares
+from consilia.training.settings import Training
 from consilia.training.site import Site
 
 
@@ -142,6 +143,15 @@ class FedLPPA(Method[Intro, Server, Down, Up | Whole, Memory]):
         if len(without_usable_labels(federation)) == len(federation.site):
             return "needs at least one site whose annotations mark pixels; none does"
         return None
+
+    def unmet_by(self, training: Training) -> str | None:
+        """Refuse crops, which prompts do not fit."""
+        if not (training.crop and self.tdf):
+            return None
+        return (
+            "has prompts as large as images, so that these cannot be cropped, but training.crop is "
+            f"{training.crop}; set it to 0"
+        )
 
     def learner(self, chosen: Learner) -> Learner:
         """Put prompts and a second decoder around the U-Net that the run file chose."""
