@@ -24,6 +24,10 @@ def test_entries_between_the_thresholds_are_ignored():  # METHODS 2.9 fact 3
     logits = torch.logit(torch.tensor([[0.8, 0.6, 0.1]]))
     assert entry_loss(logits, target, told).item() == pytest.approx(0.328504, abs=1e-6)
     assert entry_loss(logits, target, told).item() / 3 == pytest.approx(0.109501, abs=1e-6)
+    # The code takes the mean of all entries first, the unsure one by its probability, then masks.
+    soft = torch.where(told, target, 0.5)
+    scalar = entry_loss(logits, soft, ALL) / 3
+    assert (scalar * told).mean().item() == pytest.approx(0.231569, abs=1e-6)
 
 
 def test_thresholds_are_met_by_equality():

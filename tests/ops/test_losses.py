@@ -154,6 +154,8 @@ def test_cross_entropy_leaves_unlabelled_images_out():
 def test_proximal_term():  # METHODS 6.5 fact 3
     found = proximal_term([("w", torch.tensor([1.0, 2.0]))], {"w": torch.zeros(2)}, 0.001)
     assert found.item() == pytest.approx(0.0025)
+    length = (found / 0.0005).sqrt()  # not squared, as in code that we do not follow
+    assert 0.0005 * length.item() == pytest.approx(0.001118, abs=1e-6)
 
 
 def test_the_proximal_term_of_many_tensors_and_its_slope():

@@ -26,6 +26,16 @@ def test_binary_entropy_over_unknown_labels():  # METHODS 2.9 fact 2
     assert sure.item() == 0
 
 
+def test_entropy_as_the_code_has_it_would_rank_otherwise():  # METHODS 2.9 fact 2
+    """Known labels count 0, the sum is divided by all labels, and log(1 - p) is left out."""
+    theirs = entropy(torch.tensor([[0.5, 0.9, 0.0]])).item() / 3
+    assert theirs == pytest.approx(0.147133, abs=1e-6)
+    unknown = torch.ones(1, 1, dtype=torch.bool)
+    sure, unsure = torch.tensor([[1 / math.e]]), torch.tensor([[0.5]])
+    assert entropy(sure) > entropy(unsure)
+    assert binary_entropy(sure, unknown) < binary_entropy(unsure, unknown)
+
+
 def test_sizes():  # METHODS 2.9 fact 7
     assert split_sizes(1402, 50, 200) == (50, 200)
     assert split_sizes(100, 50, 200) == (20, 80)  # scaled in proportion

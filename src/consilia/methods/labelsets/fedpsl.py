@@ -21,13 +21,14 @@ from consilia.methods.averaging import (
     counted_images,
 )
 from consilia.methods.contract import Card, Method, Start, hyper
-from consilia.ops.bilevel import Named, inner_step, outer_gradient
+from consilia.ops.bilevel import Adam, Move, Named, Plain, adam_rates, inner_step, outer_gradient
 from consilia.ops.losses import ClassWeights
 from consilia.payload import Group, Weights
 from consilia.training.batch import Batch
 from consilia.training.local import Step, train_locally
 from consilia.training.rows import untaught_rows_stay
 from consilia.training.scores import Scores
+from consilia.training.settings import Training
 from consilia.training.site import Site, Workbench
 
 
@@ -66,10 +67,11 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         source="Eq. 11; false: ours, cheaper",
     )
     alpha: float = hyper(1e-3, "size α of the virtual step", source="Sec. VII-D")
-    virtual: Literal["plain", "adam"] = hyper(
+    virtual: Literal["plain", "adam", "higher"] = hyper(
         "plain",
-        "the virtual step: α times the gradient, or divided as Adam divides its real steps",
-        source="Algorithm 1, line 6; adam: another reading of Sec. VII-D",
+        "the virtual step: α times the gradient, divided as Adam divides its real steps, or all of "
+        "Adam's, with the head's in the graph",
+        source="Algorithm 1, line 6; adam, higher: other readings of Sec. VII-D",
     )
     weighted: Literal["none", "positive", "entry"] = hyper(
         "positive",
@@ -101,6 +103,15 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
         if len(without_usable_labels(federation)) == len(federation.site):
             return "needs at least one site that marks a label; none does"
         return None
+
+    def unmet_by(self, training: Training) -> str | None:
+        """Refuse another optimizer than the one whose step is thought of."""
+        if training.optimizer == "adam" or self.virtual != "higher" or not self.decoupled:
+            return None
+        return (
+            "thinks of a step of Adam (method.virtual is 'higher'), but training.optimizer is "
+            f"'{training.optimizer}'; set it to 'adam', or method.virtual to 'plain'"
+        )
 
     def introduce(self, site: Site) -> Intro:
         """Count the images that count, and labelled ones per label."""
@@ -164,21 +175,23 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
             fit, check = halves(batch)
             # The head moves before the second gradient runs through the first: use a copy of it.
             before = {name: p.detach().clone().requires_grad_() for name, p in head.items()}
-            rate = (
-                self.alpha if self.virtual == "plain" else adam_rates(body, optimizer, self.alpha)
-            )
             inner = inner_step(
-                lambda b, h: loss(fit, {**b, **h}), body, before, rate, self.second_order
+                lambda b, h: loss(fit, {**b, **h}),
+                body,
+                before,
+                self._virtual(parameters, optimizer),
+                self.second_order,
+                through_head=self.virtual == "higher",
             )
             for name, p in head.items():
                 p.grad = laid_like(p, inner.head_gradient[name])
             optimizer.step()
             optimizer.zero_grad()
-            # The head is a constant here, and the statistics of this half are thrown away.
-            fixed = {name: p.detach() for name, p in head.items()}
-            fixed |= {name: b.clone() for name, b in site.network.named_buffers()}
+            # The statistics of this half are thrown away.
+            others = inner.judged_with(head)
+            others |= {name: b.clone() for name, b in site.network.named_buffers()}
             gradient = outer_gradient(
-                lambda b: loss(check, {**b, **fixed}), inner, body, self.second_order
+                lambda b: loss(check, {**b, **others}), inner, body, self.second_order
             )
             for name, p in body.items():
                 p.grad = laid_like(p, gradient[name])
@@ -186,6 +199,14 @@ class FedPSL(Method[Intro, Server, Down, Up, Memory]):
             return inner.loss
 
         return step
+
+    def _virtual(self, parameters: Named, optimizer: torch.optim.Optimizer) -> Move:
+        """Return the virtual step, which goes by what the optimizer remembers at this moment."""
+        if self.virtual == "plain":
+            return Plain(self.alpha)
+        if self.virtual == "adam":
+            return Plain(adam_rates(parameters, optimizer, self.alpha))
+        return Adam.of(optimizer, parameters, self.alpha)
 
 
 def coupled(bench: Workbench, batch: Batch, held: Mapping[str, Tensor]) -> Tensor:
@@ -198,19 +219,6 @@ def laid_like(parameter: Tensor, gradient: Tensor) -> Tensor:
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
-
-
-def adam_rates(parameters: Named, optimizer: torch.optim.Optimizer, alpha: float) -> Named:
-    """Return α over the root of Adam's second moment, as constants; α where there is none yet."""
-    rates = {}
-    for name, parameter in parameters.items():
-        kept = optimizer.state.get(parameter, {})
-        rates[name] = torch.full_like(parameter, alpha)
-        if "exp_avg_sq" in kept:
-            group = optimizer.param_groups[0]
-            moment = kept["exp_avg_sq"] / (1 - group["betas"][1] ** kept["step"])
-            rates[name] /= moment.sqrt() + group["eps"]
-    return rates
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
