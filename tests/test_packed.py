@@ -348,3 +348,18 @@ def test_what_is_written_on_a_device_is_read_anew():
     assert anew(kept)["a"].tolist() == [5, 1]
     plain_ones = {"a": torch.ones(2)}
     assert anew(plain_ones) is plain_ones
+
+
+def test_a_copy_that_nobody_wrote_into_is_let_go():
+    kept = DeviceWeights(PackedWeights.of(plain()))
+    told = kept.digest(b"")
+    assert "buffers" not in vars(kept)  # a hash leaves none
+    assert told == PackedWeights.of(plain()).digest(b"")
+    assert kept["count"] == 5
+    kept.let_go()
+    assert "buffers" not in vars(kept)
+    assert kept["count"] == 5
+    kept["count"].fill_(6)
+    kept.let_go()
+    assert kept["count"] == 6
+    assert kept.digest(b"") != told

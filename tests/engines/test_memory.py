@@ -10,7 +10,7 @@ from consilia.engines.memory import MemoryStore, Spool, room_taken
 from consilia.engines.scratch import DiskWeights, Scratch
 from consilia.errors import MessageError
 from consilia.ops.sums import Summed
-from consilia.payload import PackedWeights
+from consilia.payload import DeviceWeights, PackedWeights, Weights
 
 
 @dataclass(frozen=True)
@@ -260,3 +260,18 @@ def test_what_stays_on_a_gpu_takes_of_its_memory_and_none_of_the_ram(monkeypatch
     assert room_taken(views, cap=60) == 0.5
     assert room_taken([*views, tensor("cuda", 1, 250)], cap=60) == 0.75
     assert room_taken(views, cap=0) > 1
+
+
+def test_what_stays_on_a_device_leaves_no_copy_at_the_host(tmp_path):
+    @dataclass(frozen=True)
+    class Own:
+        weights: Weights
+
+    store = MemoryStore(tmp_path / "store", cap=1 << 20)
+    kept = DeviceWeights(PackedWeights.of(weights()))
+    store.put("a/memory", Own(kept))
+    store.snapshot(tmp_path / "snapshot")
+    assert "buffers" not in vars(kept)
+    assert kept["n"] == 7
+    store.let_go("a")
+    assert "buffers" not in vars(kept)

@@ -92,6 +92,12 @@ class MemoryStore:
         except MessageError as error:
             raise MessageError(_damaged(key)) from error
 
+    def let_go(self, site: str) -> None:
+        """Drop the host's copies of what a site remembers on a device."""
+        for key in self.of(site):
+            if key in self._held:
+                flatten(self._held[key])[1].let_go()
+
     def keys(self) -> tuple[str, ...]:
         """Return every key, sorted."""
         return tuple(sorted({*self._held, *self._aside, *self._files}))
@@ -131,7 +137,9 @@ class MemoryStore:
         """Write a value that is in memory or put aside, and no longer needs to be the latter."""
         path = self._next_file()
         if key in self._held:
-            save_flat(path, *flatten(self._held[key]))
+            tree, tensors = flatten(self._held[key])
+            save_flat(path, tree, tensors)
+            tensors.let_go()  # what was read only to be written
         else:
             save_flat(path, *self._aside[key].read())
         if key in self._aside:

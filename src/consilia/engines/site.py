@@ -143,6 +143,7 @@ class SiteWorker:
         if self.folder is not None:  # pictures stay here, whatever leaves
             path = self.folder / f"{self.name}.npz"
             save_pictures(path, self.data.test, tests[0][1], test, self.spec.evaluate.pictures)
+        self.memories.let_go(self.name)  # what was read only to be judged
         return Scores(test.means, validation), test
 
     def _units(self, cases: Cases) -> Cases:

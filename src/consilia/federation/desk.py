@@ -230,6 +230,8 @@ class Desk:
         data = load_own(spec, federation, self.name, self.folder)
         folder = self.folder / "state" / run
         self._remember_study(folder, study)
+        for other in [key for key in self._held if key.startswith(f"{run}{{")]:
+            del self._held[other], self._used[other]  # the same study, written otherwise
         self._same_data(folder, data)
         state = SiteState(folder, spec.engine.memory_mib * MEBIBYTE)
         bench = make_bench(spec, method, federation)

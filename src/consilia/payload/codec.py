@@ -15,7 +15,7 @@ from torch import Tensor
 
 from consilia.errors import MessageError
 from consilia.payload.kinds import Group, Json, Layout, Shape, Spec, Weights
-from consilia.payload.packed import Packed, PackedWeights, Packing
+from consilia.payload.packed import DeviceWeights, Packed, PackedWeights, Packing
 
 TENSOR, MAP, MEMBER = "$tensor", "$map", "$member"
 
@@ -55,6 +55,12 @@ class Table(Mapping[str, Tensor]):
         found = self._held.get(branch.path)
         fits = isinstance(found, PackedWeights) and found.packing is branch.packing
         return found if fits else None  # type: ignore[return-value]  # `fits` says so
+
+    def let_go(self) -> None:
+        """Drop the host's copies of weights that stay on a device."""
+        for value in self._held.values():
+            if isinstance(value, DeviceWeights):
+                value.let_go()
 
     def pieces(self) -> Iterator[Tensor]:
         """Yield all numbers in as few tensors as they lie in."""

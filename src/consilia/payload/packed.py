@@ -226,12 +226,16 @@ class PackedWeights(Packed):
         """Return the views."""
         return self._views.values()
 
+    def _written(self) -> tuple[int, ...]:
+        """Return how often the numbers that count have been written into."""
+        return _versions(self.buffers)
+
     def digest(self, head: bytes) -> str:
         """Return the sha256 of `head` and all numbers in the common order, known until one is changed.
 
         A message to all sites is the same for each: it is hashed once.
         """
-        versions = _versions(self.buffers)
+        versions = self._written()
         if head not in self._digests or self._digests[head][0] != versions:
             found = hashlib.sha256(head)
             for piece in self.values() if self.packing.last else map(self.read, self.packing.runs):
@@ -269,6 +273,25 @@ class DeviceWeights(PackedWeights):
     def pieces(self) -> Iterable[Tensor]:
         """Return all numbers in as few tensors as they lie in, wherever that is."""
         return (self if self.there is None else self.there).buffers.values()
+
+    def let_go(self) -> None:
+        """Drop the host's copy, if there is one and nobody has written into it."""
+        if self._versions is not None and self.there is not None:
+            for copied in ("buffers", "_views"):
+                vars(self).pop(copied, None)
+            self._versions = None
+
+    def digest(self, head: bytes) -> str:
+        """Return the sha256 as of any weights, and leave no copy at the host that was not there before."""
+        unread = self._versions is None
+        found = super().digest(head)
+        if unread:
+            self.let_go()
+        return found
+
+    def _written(self) -> tuple[int, ...]:
+        there = self.there
+        return _versions(self.buffers if there is None else there.buffers)
 
 
 def near(weights: Weights) -> Weights:

@@ -70,10 +70,10 @@ def affinity_of(server: Server, sites: tuple[str, ...]) -> Tensor:
 
     Of a newcomer, which has not sent any, it takes the row of the global prompt.
     """
-    weights = near(server.weights)
-    common = [weights[UKP].flatten()] if UKP in weights else []
-    drawn = weights[DDP]
-    rows = [server.prompts.get(s, drawn[server.sites.index(s)]).to(drawn.device) for s in sites]
+    weights = near(server.weights)  # prompts are few: the same numbers wherever the network lies
+    common = [weights[UKP].flatten().cpu()] if UKP in weights else []
+    drawn = weights[DDP].cpu()
+    rows = [server.prompts.get(s, drawn[server.sites.index(s)]).cpu() for s in sites]
     return prompt_affinity(torch.stack([torch.cat((*common, row.flatten())) for row in rows]))
 
 
