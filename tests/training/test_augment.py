@@ -196,7 +196,7 @@ def test_crops_that_fit_no_image_or_no_network_are_refused():
             make(small)
     prompted = toy_spec(method={"name": "fedlppa"}, training={"crop": 12})
     with pytest.raises(
-        UsageError, match="prompts as large as images, so that these cannot be crop"
+        UsageError, match=r"prompts as large as images: training.crop is 12, set it to 0"
     ):
         make_plan(prompted)
     without = {"name": "fedlppa", "settings": {"tdf": False, "pd": False}}

@@ -123,9 +123,11 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
             return "classifies images, and this is a segmentation task"
         marked = {label for site in federation.sites for label in federation.annotated_by(site)}
         missing = [label for label in federation.labels if label not in marked]
-        if missing:
-            return f"needs every label marked somewhere; nobody marks {listing(missing)}"
-        return None
+        return (
+            f"needs every label marked somewhere; nobody marks {listing(missing)}"
+            if missing
+            else None
+        )
 
     def trains_at(self, federation: Federation, site: str) -> bool:
         """Train everywhere: pseudo labels need no annotation."""
@@ -135,10 +137,8 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
         """Refuse a batch that blended images would fill."""
         if self._batch(training) > 0:
             return None
-        return (
-            f"takes {self.mixed} blended images out of a batch (method.included), but training.batch is "
-            f"{training.batch}; raise it above method.mixed, or lower method.mixed"
-        )
+        told = f"takes {self.mixed} blended images out of a batch (method.included), but training.batch is "
+        return f"{told}{training.batch}; raise it above method.mixed, or lower method.mixed"
 
     def introduce(self, site: Site) -> Intro:
         """Count what is marked, where class weights are made of it."""
@@ -238,11 +238,7 @@ class FedLSM(Method[Intro, Server, Begin | Down, Up, Memory]):
 
     def _terms(self, weight: Tensor | None, site: Site) -> Terms:
         there = None if weight is None else weight.to(site.bench.device)
-        return Terms(
-            weights=ClassWeights.read(self.weighted, there),
-            soft=self.soft,
-            together=self.together,
-        )
+        return Terms(ClassWeights.read(self.weighted, there), self.soft, self.together)
 
     def _rows(self, server: Server, ups: Mapping[str, Up], images: dict[str, float]) -> Shares:
         marks = {s: np.isin(np.arange(len(u.positives)), server.marked[s]) for s, u in ups.items()}

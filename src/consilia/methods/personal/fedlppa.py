@@ -146,12 +146,9 @@ class FedLPPA(Method[Intro, Server, Down, Up | Whole, Memory]):
 
     def unmet_by(self, training: Training) -> str | None:
         """Refuse crops, which prompts do not fit."""
-        if not (training.crop and self.tdf):
-            return None
-        return (
-            "has prompts as large as images, so that these cannot be cropped, but training.crop is "
-            f"{training.crop}; set it to 0"
-        )
+        if self.tdf and training.crop:
+            return f"has prompts as large as images: training.crop is {training.crop}, set it to 0"
+        return None
 
     def learner(self, chosen: Learner) -> Learner:
         """Put prompts and a second decoder around the U-Net that the run file chose."""
