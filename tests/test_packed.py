@@ -350,6 +350,16 @@ def test_what_is_written_on_a_device_is_read_anew():
     assert anew(plain_ones) is plain_ones
 
 
+def test_a_hash_of_the_device_is_not_taken_for_one_of_the_hosts_copy():
+    kept = DeviceWeights(PackedWeights.of({"a": torch.ones(2)}))
+    near(kept)["a"][0] = 5
+    told = kept.digest(b"")
+    (piece,) = kept.pieces()
+    for _ in range(piece._version):  # written as often as what lies on the device
+        kept["a"].fill_(7)
+    assert kept.digest(b"") == PackedWeights.of({"a": torch.full((2,), 7.0)}).digest(b"") != told
+
+
 def test_a_copy_that_nobody_wrote_into_is_let_go():
     kept = DeviceWeights(PackedWeights.of(plain()))
     told = kept.digest(b"")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import final
-
-from consilia.datasets.contract import Cases, Dataset, DatasetCard
+from consilia.datasets.contract import DatasetCard
 from consilia.datasets.files import paired
 from consilia.datasets.source import Exam, FileDataset, Place
 from consilia.declare import ImageShape
@@ -18,12 +14,12 @@ FOLDERS = {
     "kvasir-seg": ("Kvasir-SEG",),
 }
 #: How many images the paper trains and tests on.
-COUNTS = {
-    "cvc-clinicdb": (550, 62),
-    "cvc-colondb": (327, 63),
-    "etis": (170, 26),
-    "kvasir-seg": (900, 100),
-}
+COUNTS = (
+    ("cvc-clinicdb", 550, 62),
+    ("cvc-colondb", 327, 63),
+    ("etis", 170, 26),
+    ("kvasir-seg", 900, 100),
+)
 
 
 def index(place: Place, site: str) -> list[Exam]:
@@ -33,36 +29,7 @@ def index(place: Place, site: str) -> list[Exam]:
     return paired(place, images, place.find("masks", "Ground Truth", "GT", "mask", within=home))
 
 
-@final
-@dataclass(frozen=True)
-class PolypDataset(Dataset):
-    """Sources that are tested on as many images as in the paper, where they have as many as there.
-
-    Attributes:
-        card: Its layout is what a user is told to put on disk.
-        shape: As the paper has it.
-        share: Of the images of a source that has more or fewer, the part that is tested on.
-    """
-
-    card: DatasetCard
-    shape: ImageShape
-    share: float
-    exclusive: bool = True
-
-    def load(self, site: str, root: Path, shape: ImageShape, seed: int = 0) -> tuple[Cases, Cases]:
-        """Return a site's training and test cases; see `Dataset.load`."""
-        files = FileDataset(self.card, self.shape, index, test=self.share)
-        train, test = COUNTS.get(site, (0, 0))
-        if test and len(index(Place(self.card, root), site)) == train + test:
-            files = replace(files, test=test)
-        return files.load(site, root, shape, seed)
-
-    def common_test(self, root: Path, shape: ImageShape, seed: int = 0) -> Cases | None:
-        """Return nothing: each source has test images of its own."""
-        return None
-
-
-POLYP = PolypDataset(
+POLYP = FileDataset(
     DatasetCard(
         "polyp",
         "Polyps on endoscopy, the FedLPPA study",
@@ -78,5 +45,7 @@ POLYP = PolypDataset(
         "names: splits go by frame, as in the paper",
     ),
     ImageShape(size=(384, 384), channels=3),
-    share=0.1,
+    index,
+    test=0.1,
+    counts=COUNTS,
 )

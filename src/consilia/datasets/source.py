@@ -107,6 +107,8 @@ class FileDataset(Dataset):
         index: Lists the examinations of a site.
         exclusive: Whether labels exclude each other.
         test: The share of patients, or the number of images, that is tested on.
+        counts: Sites of which a paper says how many images it trains and tests on; one with as many in all is
+            tested on as many.
         common: Whether all sites share one test set; who is in it is then decided over all sites,
             so that a patient seen at two of them is never trained on at one and tested on at
             another. A site without test patients of its own is judged on the shared test set.
@@ -122,6 +124,7 @@ class FileDataset(Dataset):
     index: Index
     exclusive: bool = True
     test: float = 0.2
+    counts: tuple[tuple[str, int, int], ...] = ()
     common: bool = False
     authors: bool = False
     tested_only: tuple[str, ...] = ()
@@ -181,7 +184,9 @@ class FileDataset(Dataset):
         self._check(site)
         if not self.common:
             mine = list(self.index(Place(self.card, root), site))
-            return _parted(mine, self._chosen(mine, seed, fold))
+            said = {(name, trained + tested): tested for name, trained, tested in self.counts}
+            much = said.get((site, len(mine)), self.test)
+            return _parted(mine, self._chosen(mine, seed, fold, much))
         tested, everyone = self._tested(root, seed, fold)
         if shard := SHARD.fullmatch(site):
             number, count = int(shard[1]) - 1, int(shard[2])
@@ -205,10 +210,10 @@ class FileDataset(Dataset):
         place = Place(self.card, root)
         sites = (*self.card.sites, *self.tested_only)
         everyone = [exam for site in sites for exam in self.index(place, site)]
-        return self._chosen(everyone, seed, fold), everyone
+        return self._chosen(everyone, seed, fold, self.test), everyone
 
-    def _chosen(self, exams: Sequence[Exam], seed: int, fold: Fold | None = None) -> set[str]:
-        """Return the groups that the authors test on, or else as many as the dataset asks for."""
+    def _chosen(self, exams: Sequence[Exam], seed: int, fold: Fold | None, much: float) -> set[str]:
+        """Return the groups that the authors test on, or else as many as are asked for."""
         trained = {exam.group for exam in exams if exam.split == "train"}
         if any(exam.split == "test" for exam in exams):
             if fold is not None:
@@ -218,7 +223,7 @@ class FileDataset(Dataset):
         free = [exam.group for exam in exams if exam.group not in trained]
         if fold is not None:
             return choose_fold(free, *fold, self.card.name, seed)
-        return choose_test(free, self.test, self.card.name, seed)
+        return choose_test(free, much, self.card.name, seed)
 
     def _fold(self, site: str) -> tuple[str, Fold | None]:
         """Return a site without the fold behind it, and the fold."""
